@@ -1,0 +1,18 @@
+// _native: one function per kernel file registers that kernel. Bindings check arguments, release the
+// GIL and call; no algorithm lives here.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_order(nb::module_& m);
+void bind_gather(nb::module_& m);
+void bind_crc32c(nb::module_& m);
+void bind_ctf(nb::module_& m);
+
+NB_MODULE(_native, m) {
+    m.doc() = "feedline's native kernels; see native/include/feedline for their contracts";
+    bind_order(m);
+    bind_gather(m);
+    bind_crc32c(m);
+    bind_ctf(m);
+}

@@ -1,0 +1,22 @@
+# Every native file, by the instruction set it may use.
+set(FEEDLINE_CORE_SOURCES
+  native/src/cpu.cpp
+  native/src/order.cpp
+  native/src/gather.cpp
+  native/src/crc32c.cpp
+  native/src/ctf_index.cpp
+  native/src/ctf_parse.cpp)
+set(FEEDLINE_SSE41_SOURCES
+  native/src/crc32c_sse42.cpp
+  native/src/ctf_parse_sse41.cpp)
+set(FEEDLINE_AVX2_SOURCES
+  native/src/order_avx2.cpp
+  native/src/ctf_index_avx2.cpp)
+set(FEEDLINE_BINDING_SOURCES
+  native/bindings/module.cpp
+  native/bindings/order.cpp
+  native/bindings/gather.cpp
+  native/bindings/crc32c.cpp
+  native/bindings/ctf.cpp)
+set(FEEDLINE_NATIVE_TEST_SOURCES
+  native/tests/fuzz_ctf.cpp)

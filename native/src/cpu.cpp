@@ -1,0 +1,27 @@
+#include "feedline/cpu.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace feedline {
+
+static Cpu detect() {
+    Cpu found{false, false};
+#ifdef FEEDLINE_X86
+    __builtin_cpu_init();
+    found.sse41 = __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("sse4.2");
+    found.avx2 = found.sse41 && __builtin_cpu_supports("avx2");
+#endif
+    if (const char* limit = std::getenv("FEEDLINE_SIMD")) {
+        if (std::strcmp(limit, "portable") == 0) found = Cpu{false, false};
+        if (std::strcmp(limit, "sse41") == 0) found.avx2 = false;
+    }
+    return found;
+}
+
+const Cpu& cpu() {
+    static const Cpu once = detect();
+    return once;
+}
+
+}  // namespace feedline

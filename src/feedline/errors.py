@@ -1,0 +1,108 @@
+"""The exceptions of feedline.
+
+::
+
+    FeedlineError
+    ├── SchemaError     a stream is missing, or has another shape or dtype
+    ├── DataError       a file says something impossible (file, byte offset, line, sequence, stream)
+    ├── StateError      a saved state does not fit (saved and current, side by side)
+    ├── WorkerError     a worker died; the original traceback is the cause
+    ├── StoreError      a peer of the key-value store is gone or disagrees (key, rank)
+    └── CompatError     an old call has no modern meaning (old and modern spelling)
+
+Every message says what was expected, what came, where, and what to do next. A wrong argument of a call is a
+``ValueError`` or ``TypeError``, as everywhere in Python; these classes are for data, states and peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class FeedlineError(Exception):
+    """Base of all exceptions that feedline raises about data, states, workers and peers."""
+
+
+class SchemaError(FeedlineError):
+    """A stream is missing, or has another shape, dtype or kind than declared."""
+
+
+class DataError(FeedlineError):
+    """A file or a user's object says something impossible.
+
+    The place is also kept in attributes, each ``None`` where it has no meaning: ``path``, ``byte`` (offset
+    from the file's start), ``line`` (from 1), ``sequence`` (index in the corpus), ``stream``.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | None = None,
+        byte: int | None = None,
+        line: int | None = None,
+        sequence: int | None = None,
+        stream: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what, self.path, self.byte, self.line = what, path, byte, line
+        self.sequence, self.stream, self.hint = sequence, stream, hint
+        place = path or ""
+        if path and line is not None:
+            place += f":{line}"
+        if byte is not None:
+            place += f" (byte {byte})" if place else f"byte {byte}"
+        if sequence is not None:
+            place += f", sequence {sequence}" if place else f"sequence {sequence}"
+        lines = [what]
+        if place:
+            lines.append(f"  at {place}")
+        if hint:
+            lines.append(f"  {hint}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are rebuilt from `args` when they cross a process boundary; keyword fields need help.
+        fields = {k: getattr(self, k) for k in ("path", "byte", "line", "sequence", "stream", "hint")}
+        return (_rebuild_data_error, (self.what, fields))
+
+
+def _rebuild_data_error(what: str, fields: Mapping[str, Any]) -> DataError:
+    return DataError(what, **fields)
+
+
+class StateError(FeedlineError):
+    """A saved state does not fit; ``saved`` and ``current`` hold what differs, key by key."""
+
+    def __init__(
+        self, what: str, *, saved: Mapping[str, Any] | None = None, current: Mapping[str, Any] | None = None
+    ) -> None:
+        self.what, self.saved, self.current = what, dict(saved or {}), dict(current or {})
+        lines = [what]
+        if self.saved or self.current:
+            keys = sorted(self.saved.keys() | self.current.keys())
+            width = max(len(k) for k in keys)
+            for key in keys:
+                lines.append(f"  {key:<{width}}  saved:   {self.saved.get(key)!r}")
+                lines.append(f"  {'':<{width}}  current: {self.current.get(key)!r}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_state_error, (self.what, self.saved, self.current))
+
+
+def _rebuild_state_error(what: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> StateError:
+    return StateError(what, saved=saved, current=current)
+
+
+class WorkerError(FeedlineError):
+    """A worker died or its code raised; the original exception is the ``__cause__`` where there is one."""
+
+
+class StoreError(FeedlineError):
+    """A peer of the key-value store is gone or disagrees; names the key and the rank."""
+
+
+class CompatError(FeedlineError):
+    """An old CNTK or MXNet call has no modern meaning here; names the old and the modern spelling."""
