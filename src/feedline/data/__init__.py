@@ -1,0 +1,25 @@
+"""What is a batch? Streams and schemas, values, chunks, minibatches and the clock they carry.
+
+Imports NumPy only; frameworks come in through the exporters that `feedline.interop` registers.
+"""
+
+from feedline.data.chunk import Chunk
+from feedline.data.clock import Position, Span, Unit, minibatches, samples, sweeps
+from feedline.data.minibatch import Minibatch
+from feedline.data.schema import Schema, Stream
+from feedline.data.value import Value, register_exporter
+
+__all__ = [
+    "Chunk",
+    "Minibatch",
+    "Position",
+    "Schema",
+    "Span",
+    "Stream",
+    "Unit",
+    "Value",
+    "minibatches",
+    "register_exporter",
+    "samples",
+    "sweeps",
+]

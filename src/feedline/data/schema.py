@@ -1,0 +1,156 @@
+"""Streams and schemas: what a source delivers, declared before any byte is read.
+
+A stream is one named input. A schema is the ordered set of streams of a source, and its digest stands in
+every saved state, so that a state cannot be loaded into a source that delivers something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import SchemaError
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One named input.
+
+    Args:
+        shape: shape of one sample; an int stands for a vector of that many values, ``()`` for a scalar.
+        dtype: element type, as NumPy names it.
+        sparse: samples are sparse vectors; ``shape`` then has exactly one dimension.
+        field: the name in the data, if it differs from the stream's own.
+        defines_size: this stream's length, not the longest one's, counts against the minibatch budget.
+            At most one stream of a schema may say so.
+
+    Raises:
+        ValueError: a negative dimension, or a sparse stream that is not a vector.
+        TypeError: a dtype of no fixed size.
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+    sparse: bool = False
+    field: str | None = None
+    defines_size: bool = False
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...] = (),
+        dtype: Any = "float32",
+        sparse: bool = False,
+        field: str | None = None,
+        defines_size: bool = False,
+    ) -> None:
+        dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        dims = tuple(int(d) for d in dims)
+        if any(d < 0 for d in dims):
+            raise ValueError(f"expected dimensions of at least 0, got shape {dims}")
+        kind = np.dtype(dtype)
+        if kind.hasobject or kind.itemsize == 0:
+            raise TypeError(f"expected a dtype of fixed size such as 'float32', got {kind}")
+        if sparse and len(dims) != 1:
+            raise ValueError(f"expected one dimension for a sparse stream, got shape {dims}")
+        for name, value in (
+            ("shape", dims),
+            ("dtype", kind),
+            ("sparse", bool(sparse)),
+            ("field", field),
+            ("defines_size", bool(defines_size)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def size(self) -> int:
+        """Number of values in one dense sample."""
+        return math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        parts = [f"shape={self.shape}", f"dtype={self.dtype.name!r}"]
+        parts += ["sparse=True"] if self.sparse else []
+        parts += [f"field={self.field!r}"] if self.field is not None else []
+        parts += ["defines_size=True"] if self.defines_size else []
+        return f"Stream({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema(Mapping[str, Stream]):
+    """The ordered, immutable set of streams of a source; a mapping from stream name to `Stream`.
+
+    Raises:
+        SchemaError: no stream at all, a name that is not a non-empty string, or two streams that define
+            the minibatch size.
+    """
+
+    streams: Mapping[str, Stream]
+    _digest: list[str] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        streams = dict(self.streams)
+        if not streams:
+            raise SchemaError("expected at least one stream, got none; declare one, e.g. x=fl.Stream(shape=4)")
+        for name, stream in streams.items():
+            if not isinstance(name, str) or not name:
+                raise SchemaError(f"expected a non-empty string as stream name, got {name!r}")
+            if not isinstance(stream, Stream):
+                raise SchemaError(
+                    f"expected a feedline.Stream for stream `{name}`, got {type(stream).__name__}; "
+                    f"write {name}=fl.Stream(shape=...)"
+                )
+        definers = [name for name, stream in streams.items() if stream.defines_size]
+        if len(definers) > 1:
+            raise SchemaError(f"expected at most one stream with defines_size=True, got {', '.join(definers)}")
+        object.__setattr__(self, "streams", streams)
+
+    def __getitem__(self, name: str) -> Stream:
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise KeyError(f"no stream `{name}`; this schema has {', '.join(self.streams)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.streams)
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return list(self.streams.items()) == list(other.streams.items())
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def size_stream(self) -> str | None:
+        """Name of the stream that defines the minibatch size, or None: the longest of each sequence."""
+        return next((name for name, stream in self.streams.items() if stream.defines_size), None)
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that stand for names, order, shapes, dtypes and kinds of the streams.
+
+        Fields are left out: renaming a column of the data does not change what is delivered.
+        """
+        if not self._digest:
+            rows = [
+                [name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()
+            ]
+            self._digest.append(hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest())
+        return self._digest[0]
+
+    def __repr__(self) -> str:
+        rows = [
+            f"  {name}  {s.dtype.name} {s.shape}{' sparse' if s.sparse else ''}"
+            f"{' defines size' if s.defines_size else ''}"
+            for name, s in self.streams.items()
+        ]
+        return "\n".join([f"Schema({len(rows)} stream{'s' if len(rows) != 1 else ''})", *rows])

@@ -1,0 +1,560 @@
+"""A value: the rows of one stream, and the offsets that part them into sequences.
+
+Dense rows are one array ``(num_samples, *shape)``; sparse rows are CSR arrays. ``offsets[i]:offsets[i + 1]``
+are the rows of sequence ``i``; a value whose sequences all have one sample keeps no offsets at all, so that
+plain samples cost nothing extra. Nothing is copied until asked for: views come out of `sequences`, copies out
+of `padded` and `dense`.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from feedline import _native
+from feedline.data.schema import Stream
+from feedline.errors import SchemaError
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+# Frameworks by name: "torch" -> "feedline.interop.torch:export". Filled by `feedline/__init__`, imported at the
+# first use, so that this module names nothing above it and NumPy users never pay for a framework.
+_EXPORTERS: dict[str, str | Callable[..., Any]] = {}
+
+
+def register_exporter(framework: str, exporter: str | Callable[..., Any]) -> None:
+    """Make ``Value.<framework>()`` work through ``exporter(value, **options)`` or a ``"module:function"``."""
+    _EXPORTERS[framework] = exporter
+
+
+def _exporter(framework: str) -> Callable[..., Any]:
+    exporter = _EXPORTERS.get(framework)
+    if exporter is None:
+        raise LookupError(f"no exporter for {framework!r}; registered are {', '.join(sorted(_EXPORTERS)) or 'none'}")
+    if isinstance(exporter, str):
+        module, _, name = exporter.partition(":")
+        exporter = _EXPORTERS[framework] = getattr(importlib.import_module(module), name)
+    return exporter
+
+
+class Value(abc.ABC):
+    """The rows of one stream for some sequences; made by `Value.from_dense`, `Value.from_csr` and friends.
+
+    Attributes:
+        shape: shape of one sample.
+        dtype: element type.
+        is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``; otherwise one array ``rows``.
+        num_sequences: number of sequences.
+        num_samples: number of rows, over all sequences.
+    """
+
+    __slots__ = ("_offsets",)
+
+    _offsets: NDArray[np.int64] | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_sparse: bool
+    num_samples: int
+
+    # ---- making one -------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_dense(rows: ArrayLike, offsets: ArrayLike | None = None) -> DenseValue:
+        """A dense value over ``rows`` (num_samples, *shape), not copied.
+
+        Args:
+            rows: one row a sample.
+            offsets: int64 (num_sequences + 1,) from 0 to num_samples, never falling; None: a row a sequence.
+        """
+        rows = np.asarray(rows)
+        if rows.ndim == 0:
+            raise ValueError("expected rows with at least one dimension (num_samples, ...), got a scalar")
+        return DenseValue(rows, _checked_offsets(offsets, len(rows)))
+
+    @staticmethod
+    def from_csr(
+        indptr: ArrayLike, indices: ArrayLike, values: ArrayLike, classes: int, offsets: ArrayLike | None = None
+    ) -> SparseValue:
+        """A sparse value over CSR arrays, one row a sample, ``classes`` columns; not copied where dtypes fit.
+
+        Raises:
+            ValueError: arrays that contradict each other, or an index outside ``0 <= index < classes``.
+        """
+        ptr = np.ascontiguousarray(indptr, np.int64)
+        idx = np.ascontiguousarray(indices, np.int32)
+        val = np.ascontiguousarray(values)
+        if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(idx) or (np.diff(ptr) < 0).any():
+            raise ValueError(f"expected indptr from 0 to {len(idx)}, never falling, got {_ends(ptr)}")
+        if len(val) != len(idx):
+            raise ValueError(f"expected as many values as indices, got {len(val)} and {len(idx)}")
+        if len(idx) and (idx.min() < 0 or idx.max() >= classes):
+            raise ValueError(f"expected indices in [0, {classes}), got {idx.min()} to {idx.max()}")
+        return SparseValue(ptr, idx, val, int(classes), _checked_offsets(offsets, len(ptr) - 1))
+
+    @staticmethod
+    def from_scipy(matrix: Any, offsets: ArrayLike | None = None) -> SparseValue:
+        """A sparse value over a SciPy sparse matrix or array, one row a sample."""
+        csr = matrix.tocsr()
+        return Value.from_csr(csr.indptr, csr.indices, csr.data, csr.shape[1], offsets)
+
+    @staticmethod
+    def from_sequences(sequences: Sequence[ArrayLike], dtype: DTypeLike | None = None) -> Value:
+        """A value from one array ``(length, *shape)`` (or SciPy sparse matrix) per sequence; copies.
+
+        Raises:
+            ValueError: no sequence at all, or sequences that disagree on the shape of a sample.
+        """
+        if len(sequences) == 0:
+            raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
+        if hasattr(sequences[0], "tocsr"):
+            rows = [m.tocsr() for m in sequences]  # type: ignore[union-attr]
+            widths = {m.shape[1] for m in rows}
+            if len(widths) > 1:
+                raise ValueError(f"expected one number of columns in all sequences, got {sorted(widths)}")
+            ends = np.cumsum([0] + [m.shape[0] for m in rows], dtype=np.int64)
+            lengths = np.concatenate([np.diff(m.indptr) for m in rows])
+            return Value.from_csr(
+                np.concatenate([[0], np.cumsum(lengths)]),
+                np.concatenate([m.indices for m in rows]),
+                np.concatenate([m.data for m in rows]).astype(dtype or np.float32, copy=False),
+                widths.pop(),
+                ends,
+            )
+        arrays = [np.asarray(s, dtype) for s in sequences]
+        for i, array in enumerate(arrays):
+            if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
+                raise ValueError(
+                    f"expected (length, *{arrays[0].shape[1:]}) for every sequence, got {array.shape} for sequence {i}"
+                )
+        ends = np.cumsum([0] + [len(a) for a in arrays], dtype=np.int64)
+        return DenseValue(np.concatenate(arrays), _drop_trivial(ends))
+
+    @staticmethod
+    def one_hot(indices: Any, classes: int, dtype: DTypeLike = np.float32) -> SparseValue:
+        """A sparse value of one-hot samples.
+
+        Args:
+            indices: a flat sequence of class indices (one sample a sequence), or one sequence of class indices
+                per sequence.
+            classes: number of columns.
+            dtype: element type.
+
+        Raises:
+            ValueError: an index outside ``0 <= index < classes``.
+        """
+        ragged = len(indices) > 0 and np.ndim(indices[0]) == 1
+        if ragged:
+            parts = [np.asarray(s, np.int64) for s in indices]
+            flat = np.concatenate(parts)
+            offsets = np.cumsum([0] + [len(p) for p in parts], dtype=np.int64)
+        else:
+            flat, offsets = np.asarray(indices, np.int64), None
+        if flat.ndim != 1:
+            raise ValueError(f"expected class indices in one or two levels, got shape {flat.shape}")
+        if len(flat) and (flat.min() < 0 or flat.max() >= classes):
+            raise ValueError(f"expected class indices in [0, {classes}), got {flat.min()} to {flat.max()}")
+        n = len(flat)
+        return SparseValue(
+            np.arange(n + 1, dtype=np.int64),
+            flat.astype(np.int32),
+            np.ones(n, dtype),
+            int(classes),
+            None if offsets is None else _drop_trivial(offsets),
+        )
+
+    # ---- sequences --------------------------------------------------------------------------------
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return self.num_samples if self._offsets is None else len(self._offsets) - 1
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """int64 (num_sequences + 1,): the rows of sequence i are ``offsets[i]:offsets[i + 1]``."""
+        if self._offsets is None:
+            return np.arange(self.num_samples + 1, dtype=np.int64)
+        return self._offsets
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """int64 (num_sequences,): number of samples of each sequence."""
+        if self._offsets is None:
+            return np.ones(self.num_samples, np.int64)
+        return np.diff(self._offsets)
+
+    @property
+    def one_sample_each(self) -> bool:
+        """Whether every sequence has exactly one sample, known without looking at the lengths."""
+        return self._offsets is None
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """bool (num_sequences, longest): True where `padded` holds a sample."""
+        lengths = self.lengths
+        longest = int(lengths.max()) if len(lengths) else 0
+        mask: NDArray[np.bool_] = np.arange(longest) < lengths[:, None]
+        return mask
+
+    def __len__(self) -> int:
+        return self.num_sequences
+
+    @abc.abstractmethod
+    def sequences(self) -> list[Any]:
+        """One item a sequence, without copying: arrays ``(length, *shape)``, or sparse `Value` objects."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.sequences())
+
+    @abc.abstractmethod
+    def select(self, which: ArrayLike) -> Value:
+        """A new value with the sequences at the indices ``which``, in that order; copies.
+
+        Raises:
+            IndexError: an index outside ``0 <= index < num_sequences``.
+        """
+
+    @abc.abstractmethod
+    def dense(self) -> DenseValue:
+        """The same value with dense rows; itself if it is dense. Duplicate sparse indices add up."""
+
+    def padded(self, fill: Any = 0, length: int | None = None) -> NDArray[Any]:
+        """All sequences in one array, short ones filled up; sparse values come out dense.
+
+        Args:
+            fill: what stands where a sequence has no sample.
+            length: padded length; None: the longest sequence's.
+
+        Returns:
+            ``(num_sequences, length, *shape)``, or ``(num_sequences, *shape)`` without a copy when every
+            sequence has one sample and no ``length`` is asked for.
+
+        Raises:
+            ValueError: ``length`` is shorter than the longest sequence.
+        """
+        dense = self.dense()
+        if length is None and self.one_sample_each:
+            return dense.rows
+        return dense.padded_with_mask(fill, length)[0]
+
+    # ---- frameworks -------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """A SciPy CSR matrix (num_samples, size), sharing memory where the value is sparse."""
+
+    def torch(self, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Any:
+        """As a torch tensor, without a copy on the CPU where the layout allows.
+
+        Args:
+            device: where to put it; None: the CPU.
+            layout: ``"padded"`` (num_sequences, longest, *shape), zeros where there is no sample, or
+                (num_sequences, *shape) when every sequence has one sample; ``"packed"`` (num_samples, *shape),
+                sequences one after the other (see `offsets`); ``"nested"`` a jagged nested tensor; ``"csr"`` a
+                sparse CSR tensor (num_samples, size). None: ``"csr"`` for sparse values, else ``"padded"``.
+            pin_memory: put it into page-locked memory first; needs a CUDA device.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed (``pip install 'feedline[torch]'``).
+        """
+        return _exporter("torch")(self, device=device, layout=layout, pin_memory=pin_memory)
+
+    def jax(self, device: Any = None) -> Any:
+        """As a JAX array, laid out as `padded`; ``device`` is a JAX device or None for the default one.
+
+        Raises:
+            ModuleNotFoundError: JAX is not installed (``pip install 'feedline[jax]'``).
+        """
+        return _exporter("jax")(self, device=device)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """As `padded` with zeros."""
+        array = self.padded()
+        if copy is False and (self.is_sparse or not self.one_sample_each or dtype not in (None, array.dtype)):
+            raise ValueError("expected to hand out memory without a copy, but a ragged or sparse value needs one")
+        return np.array(array, dtype, copy=bool(copy)) if copy or dtype not in (None, array.dtype) else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.padded().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+    # ---- the rest ---------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """One line: dtype, counts, shape, kind."""
+
+    def check(self, name: str, stream: Stream) -> None:
+        """Compare with a declaration.
+
+        Raises:
+            SchemaError: another kind, shape or dtype than ``stream`` declares.
+        """
+        if self.is_sparse != stream.sparse or self.shape != stream.shape or self.dtype != stream.dtype:
+            kinds = {True: "sparse", False: "dense"}
+            raise SchemaError(
+                f"expected {kinds[stream.sparse]} {stream.dtype.name} samples of shape {stream.shape} for stream "
+                f"`{name}`, got {kinds[self.is_sparse]} {self.dtype.name} samples of shape {self.shape}"
+            )
+
+    def _counts(self) -> str:
+        n = self.num_sequences
+        if self._offsets is None:
+            return f"{n} sample{'s' if n != 1 else ''}"
+        lengths = self.lengths
+        span = f"{lengths.min()} to {lengths.max()}" if n else "none"
+        return f"{n} sequence{'s' if n != 1 else ''} of {span} ({self.num_samples} samples)"
+
+    def __repr__(self) -> str:
+        return f"Value({self.describe()})"
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside
+
+
+class DenseValue(Value):
+    """A value whose rows are one array ``(num_samples, *shape)``."""
+
+    __slots__ = ("rows",)
+
+    is_sparse = False
+
+    def __init__(self, rows: NDArray[Any], offsets: NDArray[np.int64] | None = None) -> None:
+        # Trusted: arrays come checked from `Value.from_dense` or from a kernel. This runs once a stream and
+        # minibatch, so it does nothing else.
+        self.rows = rows
+        self._offsets = offsets
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of one sample."""
+        return self.rows.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        """Element type."""
+        return self.rows.dtype
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.rows.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
+
+    def sequences(self) -> list[NDArray[Any]]:
+        """Views ``(length, *shape)``, one a sequence."""
+        if self._offsets is None:
+            return list(self.rows[:, None])
+        bounds = self._offsets.tolist()
+        return [self.rows[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    def select(self, which: ArrayLike) -> DenseValue:
+        """A new value with the chosen sequences, in the order of ``which``; copies."""
+        ((rows, offsets),) = _gather(self, which)
+        return DenseValue(rows, offsets)
+
+    def dense(self) -> DenseValue:
+        """Itself."""
+        return self
+
+    def padded_with_mask(self, fill: Any = 0, length: int | None = None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """`padded` and the mask of real samples, in one pass.
+
+        Returns:
+            ``(num_sequences, length, *shape)`` and bool ``(num_sequences, length)``.
+        """
+        rows = np.ascontiguousarray(self.rows)
+        padded, mask = _native.pad(rows, self.offsets, np.asarray(fill, rows.dtype), -1 if length is None else length)
+        return padded, mask
+
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """The rows as a SciPy CSR matrix; zeros are dropped."""
+        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, -1))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.padded().__dlpack__(**options)
+
+    def __eq__(self, other: object) -> bool:
+        """Same dtype, same sequences, same numbers (NaN equals NaN)."""
+        if not isinstance(other, Value):
+            return NotImplemented
+        return (
+            isinstance(other, DenseValue)
+            and self.dtype == other.dtype
+            and self.rows.shape == other.rows.shape
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.rows, other.rows, equal_nan=self.dtype.kind in "fc")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def describe(self) -> str:
+        """One line: dtype, counts, shape, kind."""
+        return f"{self.dtype.name} {self.shape} dense, {self._counts()}"
+
+
+class SparseValue(Value):
+    """A value whose rows are CSR arrays: row i has ``indices[indptr[i]:indptr[i + 1]]`` and its ``values``.
+
+    Indices within a row keep the order of the data and may repeat; a repeated index counts as the sum.
+    """
+
+    __slots__ = ("classes", "indices", "indptr", "values")
+
+    is_sparse = True
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        values: NDArray[Any],
+        classes: int,
+        offsets: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.indptr = indptr
+        self.indices = indices
+        self.values = values
+        self.classes = classes
+        self._offsets = offsets
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of one sample: (classes,)."""
+        return (self.classes,)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        """Element type."""
+        return self.values.dtype
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Number of rows."""
+        return len(self.indptr) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        own = self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
+        return own + (0 if self._offsets is None else self._offsets.nbytes)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """Dense rows; a sparse value has none and says what to use instead."""
+        raise TypeError("a sparse value has no dense rows: use .indptr/.indices/.values, .to_scipy() or .dense().rows")
+
+    def sequences(self) -> list[SparseValue]:
+        """One sparse value of one sequence each, views where NumPy allows."""
+        bounds = self.offsets.tolist()
+        return [self._slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    def _slice(self, a: int, b: int) -> SparseValue:
+        lo, hi = self.indptr[a], self.indptr[b]
+        offsets = None if b - a == 1 else np.array([0, b - a], np.int64)
+        return SparseValue(
+            self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets
+        )
+
+    def select(self, which: ArrayLike) -> SparseValue:
+        """A new value with the chosen sequences, in the order of ``which``; copies."""
+        ((indptr, indices, values, offsets),) = _gather(self, which)
+        return SparseValue(indptr, indices, values, self.classes, offsets)
+
+    def dense(self) -> DenseValue:
+        """Dense rows (num_samples, classes); repeated indices add up."""
+        rows = np.zeros((self.num_samples, self.classes), self.dtype)
+        at = np.repeat(np.arange(self.num_samples), np.diff(self.indptr))
+        np.add.at(rows, (at, self.indices), self.values)
+        return DenseValue(rows, self._offsets)
+
+    def class_indices(self) -> DenseValue:
+        """The class of each one-hot sample, as a dense int64 value of shape ().
+
+        Raises:
+            ValueError: a sample with none or several non-zeros.
+        """
+        if len(self.indices) != self.num_samples or (np.diff(self.indptr) != 1).any():
+            raise ValueError("expected exactly one non-zero in every sample; use .to_scipy() for other sparse rows")
+        return DenseValue(self.indices.astype(np.int64), self._offsets)
+
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """The rows as a SciPy CSR matrix sharing this value's memory."""
+        return _scipy_sparse().csr_matrix(
+            (self.values, self.indices, self.indptr), shape=(self.num_samples, self.classes)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Same dtype, same sequences, same entries in the same order (NaN equals NaN)."""
+        if not isinstance(other, Value):
+            return NotImplemented
+        return (
+            isinstance(other, SparseValue)
+            and self.dtype == other.dtype
+            and self.classes == other.classes
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.indptr, other.indptr)
+            and np.array_equal(self.indices, other.indices)
+            and np.array_equal(self.values, other.values, equal_nan=self.dtype.kind in "fc")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def describe(self) -> str:
+        """One line: dtype, counts, shape, kind."""
+        return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
+
+
+def as_arrays(value: Value) -> tuple[Any, ...]:
+    """The arrays of a value as the gather kernel takes them."""
+    if isinstance(value, SparseValue):
+        return (value.indptr, value.indices, value.values, value._offsets)
+    assert isinstance(value, DenseValue)
+    return (np.ascontiguousarray(value.rows), value._offsets)
+
+
+def _gather(value: Value, which: ArrayLike) -> Any:
+    gatherer = _native.Gatherer([value.is_sparse])
+    gatherer.add(0, [as_arrays(value)])
+    return gatherer.gather(None, np.ascontiguousarray(which, np.int64))
+
+
+def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
+    if offsets is None:
+        return None
+    bounds = np.ascontiguousarray(offsets, np.int64)
+    if bounds.ndim != 1 or len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != rows or (np.diff(bounds) < 0).any():
+        raise ValueError(f"expected offsets from 0 to {rows}, never falling, got {_ends(bounds)}")
+    return _drop_trivial(bounds)
+
+
+def _drop_trivial(offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """None if every sequence has one sample: such values keep no offsets."""
+    n = len(offsets) - 1
+    return None if n and offsets[-1] == n and (np.diff(offsets) == 1).all() else offsets
+
+
+def _ends(array: NDArray[Any]) -> str:
+    return f"{array[:1].tolist()}...{array[-1:].tolist()} with {len(array)} entries"
+
+
+def _scipy_sparse() -> Any:
+    try:
+        return importlib.import_module("scipy.sparse")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("SciPy is not installed; run: pip install 'feedline[scipy]'") from error

@@ -1,0 +1,66 @@
+"""Chunks in memory by slot, and minibatches copied out of them.
+
+A thin layer over the native gatherer: slots are handed out here, arrays become values here. One gather copies
+all streams of all chosen sequences in one call without the GIL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Value
+from feedline.data.value import DenseValue, SparseValue, as_arrays
+
+
+class ChunkSet:
+    """The chunks that sequences may be gathered from right now."""
+
+    __slots__ = ("_free", "_gatherer", "_makers", "_top", "schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._gatherer = _native.Gatherer([stream.sparse for stream in schema.values()])
+        self._makers = [(name, stream.shape[0] if stream.sparse else None) for name, stream in schema.items()]
+        self._free: list[int] = []
+        self._top = 0
+
+    def add(self, chunk: Chunk) -> int:
+        """Take a chunk in; returns its slot. The chunk's arrays are kept, not copied."""
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot, self._top = self._top, self._top + 1
+        try:
+            self._gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()])
+        except BaseException:
+            self._free.append(slot)
+            raise
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Let the chunk at ``slot`` go; a gather under way keeps what it copies from."""
+        self._gatherer.remove(slot)
+        self._free.append(slot)
+
+    def gather(self, slots: NDArray[np.uint32] | None, index: NDArray[np.int64]) -> dict[str, Value]:
+        """One value per stream with the sequences ``index`` of the chunks at ``slots`` (None: slot 0); copies.
+
+        Raises:
+            IndexError: no chunk at a slot, or an index outside its sequences.
+        """
+        return self.wrap(self._gatherer.gather(slots, index))
+
+    def wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
+        """Values over what the native gatherer returned."""
+        values: dict[str, Value] = {}
+        for (name, classes), parts in zip(self._makers, arrays, strict=True):
+            if classes is None:
+                values[name] = DenseValue(*parts)
+            else:
+                indptr, indices, data, offsets = parts
+                values[name] = SparseValue(indptr, indices, data, classes, offsets)
+        return values

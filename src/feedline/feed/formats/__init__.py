@@ -1,0 +1,1 @@
+"""Where bytes become chunks: one file a format, each a `Deserializer`."""

@@ -1,0 +1,144 @@
+"""What the feed asks of a format, the `Deserializer`, and what others may ask of a feed, the `Feed`.
+
+A deserializer cuts its corpus into chunks, tells how large they are without reading them, and reads one at a
+time. It knows nothing of order, workers, minibatches or states; those are the feed's. Adding a format means
+subclassing this and nothing else (CONTRIBUTING.md walks through one).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Minibatch, Schema
+from feedline.errors import DataError
+
+
+class ChunkInfo(NamedTuple):
+    """What is known of a chunk before it is read.
+
+    Attributes:
+        sequences: number of sequences.
+        samples: number of samples, as the minibatch budget counts them.
+        bytes: stored bytes (text, compressed or mapped), what ``Window(bytes=...)`` counts.
+    """
+
+    sequences: int
+    samples: int
+    bytes: int
+
+
+class Deserializer(abc.ABC):
+    """A corpus: sequences in a fixed order, cut into chunks.
+
+    The *ordinal* of a sequence is its index in the corpus: the sequences of chunk 0, then of chunk 1, and so on.
+    Methods may be called from several threads at a time; ``read`` should release the GIL where it can.
+
+    Attributes:
+        schema: the streams delivered.
+        random_access: ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
+            Such corpora are shuffled as a whole by default; the others in windows.
+        name: what errors and `feedline inspect` call the corpus, a path where there is one.
+    """
+
+    schema: Schema
+    random_access: ClassVar[bool] | bool = False
+    name: str = "data"
+
+    @abc.abstractmethod
+    def chunks(self) -> Sequence[ChunkInfo]:
+        """Size of every chunk, in corpus order; fixed for the life of this object."""
+
+    @abc.abstractmethod
+    def read(self, chunk: int) -> Chunk:
+        """The sequences of chunk number ``chunk``.
+
+        Raises:
+            DataError: the chunk cannot be read at all. A sequence that cannot be read is no reason to raise:
+                say why in `Chunk.errors`.
+        """
+
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Hex digits that stand for the content: sizes and samples of it, never paths or modification times."""
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Samples of the sequences ``ordinals``, as the minibatch budget counts them.
+
+        Returns:
+            int64 (n,), or None if every sequence of the corpus has exactly one sample.
+        """
+        return None
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Keys of the sequences ``ordinals``, uint64 (n,), by which corpora are joined; the ordinal by default."""
+        return ordinals.astype(np.uint64)
+
+    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+        """The sequences ``ordinals``, in that order, as one chunk; for joins and previews.
+
+        This default reads each chunk concerned once and one at a time. Formats that can read single sequences
+        do better.
+        """
+        return select_by_chunk(self, ordinals)
+
+    def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
+        """Release files and maps; reading afterwards is an error."""
+
+
+class Unsized(abc.ABC):
+    """Mixed into a `Deserializer` whose chunk sizes are unknown before reading; ``chunks`` is then never called.
+
+    Windows count chunks, a state is (sweep, window, ordinal in it), restoring reads one window.
+    """
+
+    @abc.abstractmethod
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+
+
+def select_by_chunk(corpus: Deserializer, ordinals: NDArray[np.int64]) -> Chunk:
+    """The sequences ``ordinals`` of ``corpus``, reading each chunk concerned once."""
+    from feedline.feed.assembly import ChunkSet
+
+    starts = np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])
+    chunk_of = np.searchsorted(starts, ordinals, side="right") - 1
+    # Gather chunk by chunk into a set of partial chunks small enough to keep: only the rows asked for stay.
+    parts = ChunkSet(corpus.schema)
+    slots = np.zeros(len(ordinals), np.uint32)
+    index = np.zeros(len(ordinals), np.int64)
+    errors: dict[int, DataError] = {}
+    for chunk in np.unique(chunk_of).tolist():
+        at = np.flatnonzero(chunk_of == chunk)
+        part = corpus.read(chunk).take(ordinals[at] - starts[chunk])
+        slots[at], index[at] = parts.add(part), np.arange(len(at))
+        errors.update((int(at[i]), error) for i, error in part.errors.items())
+    return Chunk(corpus.schema, parts.gather(slots, index), errors)
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Anything that yields minibatches and has a state: what trainers and sessions take.
+
+    Attributes:
+        schema: the streams delivered.
+    """
+
+    schema: Schema
+
+    def __iter__(self) -> Iterator[Minibatch]:
+        """Minibatches from the current position to the end."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind the last minibatch delivered, in JSON types."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved position.
+
+        Raises:
+            StateError: the state belongs to other data, another order or another version.
+        """

@@ -1,0 +1,17 @@
+"""Values as JAX arrays, laid out as `Value.padded`; JAX is imported here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.data.value import Value
+
+try:
+    import jax
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("JAX is not installed; run: pip install 'feedline[jax]'") from error
+
+
+def export(value: Value, device: Any = None) -> Any:
+    """See `Value.jax`."""
+    return jax.device_put(value.padded(), device)
