@@ -84,6 +84,16 @@ CtfParser::CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient
 CtfColumns CtfParser::parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
                             const std::uint32_t* samples, std::size_t n, std::uint64_t base,
                             std::int64_t allowed_errors) const {
+    CtfVariant variant = ctf_parse_portable;
+#ifdef FEEDLINE_X86
+    if (cpu().sse41) variant = ctf_parse_sse41;
+#endif
+    return parse_with(variant, text, begin, size, samples, n, base, allowed_errors);
+}
+
+CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, const std::int64_t* begin,
+                                 const std::uint32_t* size, const std::uint32_t* samples, std::size_t n,
+                                 std::uint64_t base, std::int64_t allowed_errors) const {
     const std::size_t streams = fields_.size();
     CtfColumns result;
     result.streams.resize(streams);
@@ -130,15 +140,7 @@ CtfColumns CtfParser::parse(const std::uint8_t* text, const std::int64_t* begin,
     job.valid = result.valid.data;
     job.allowed = allowed_errors < 0 ? -1 : allowed_errors;
     job.used = streams * (n + 1) * sizeof(std::int64_t);
-#ifdef FEEDLINE_X86
-    if (cpu().sse41) {
-        ctf_parse_sse41(job);
-    } else {
-        ctf_parse_portable(job);
-    }
-#else
-    ctf_parse_portable(job);
-#endif
+    variant(job);
 
     bool all_good = true;
     for (std::size_t i = 0; i < n; ++i) all_good &= job.valid[i] != 0;

@@ -187,19 +187,19 @@ struct TokenEnds {
     }
 };
 
-// A decimal of at most 16 bytes, [s, e), without exponent: all digits at once. False: not of that form, or not
-// exact this way.
-template <class Real>
-FEEDLINE_INLINE bool short_decimal(const std::uint8_t* s, const std::uint8_t* e, bool negative, Real& out) {
+// Up to 16 bytes [s, e) of digits and at most one point behind the first of them, all at once: their digits as
+// an integer and how many of them follow the point. False: not of that form.
+FEEDLINE_INLINE bool read_digits(const std::uint8_t* s, const std::uint8_t* e, std::uint64_t& m,
+                                 unsigned& fraction) {
     const auto length = static_cast<unsigned>(e - s);
     if (length - 1 > 15) return false;
     const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(e - 16));
     const unsigned points =
         static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_set1_epi8('.')))) >> (16 - length);
     const unsigned point = points ? static_cast<unsigned>(__builtin_ctz(points)) : length;
-    if (point == 0) return false;  // ".5"
+    if (point == 0) return false;
     const unsigned digits = length - (points != 0);
-    const unsigned fraction = digits - point;
+    fraction = digits - point;
     __m128i d = _mm_sub_epi8(v, _mm_set1_epi8('0'));
     d = _mm_shuffle_epi8(d, _mm_load_si128(reinterpret_cast<const __m128i*>(
                                 kCloseGap.from[points ? 16 - length + point : 16])));
@@ -211,10 +211,44 @@ FEEDLINE_INLINE bool short_decimal(const std::uint8_t* s, const std::uint8_t* e,
     const __m128i packed = _mm_packus_epi32(fours, fours);
     const __m128i eights = _mm_madd_epi16(packed, _mm_setr_epi16(10000, 1, 10000, 1, 10000, 1, 10000, 1));
     const auto both = static_cast<std::uint64_t>(_mm_cvtsi128_si64(eights));
-    const std::uint64_t m = (both & 0xFFFFFFFFu) * 100000000u + (both >> 32);
-    if (m > kExactIntegers) return false;
-    const double value = static_cast<double>(static_cast<std::int64_t>(m)) / kCtfPowersOfTen[fraction];
-    return narrows_safely(negative ? -value : value, out);
+    m = (both & 0xFFFFFFFFu) * 100000000u + (both >> 32);
+    return true;
+}
+
+// Signs are as good as random in most data: no branch on them.
+FEEDLINE_INLINE double with_sign(double value, bool negative) {
+    std::uint64_t b;
+    __builtin_memcpy(&b, &value, 8);
+    b |= static_cast<std::uint64_t>(negative) << 63;
+    __builtin_memcpy(&value, &b, 8);
+    return value;
+}
+
+// The number [s, e), its sign taken off, if it is short and exact this way; else false.
+template <class Real>
+FEEDLINE_INLINE bool short_number(const std::uint8_t* s, const std::uint8_t* e, bool negative, Real& out) {
+    std::uint64_t m;
+    unsigned fraction;
+    if (__builtin_expect(read_digits(s, e, m, fraction), 1)) {
+        if (m > kExactIntegers) return false;
+        const double value = static_cast<double>(static_cast<std::int64_t>(m)) / kCtfPowersOfTen[fraction];
+        return narrows_safely(with_sign(value, negative), out);
+    }
+    // digits e [sign] one or two digits
+    const std::uint8_t* last = e - 1;
+    if (last - s < 2 || !is_digit(*last)) return false;
+    int power = *last - '0';
+    --last;
+    if (is_digit(*last)) power += 10 * (*last-- - '0');
+    const bool down = *last == '-';
+    last -= down || *last == '+';
+    if (last <= s || (*last | 0x20) != 'e' || !read_digits(s, last, m, fraction)) return false;
+    if (fraction == 0 && last[-1] == '.') return false;  // "5.e3" is for the grammar to judge
+    power = (down ? -power : power) - static_cast<int>(fraction);
+    if (m > kExactIntegers || power < -22 || power > 22) return false;
+    double value = static_cast<double>(static_cast<std::int64_t>(m));
+    value = power < 0 ? value / kCtfPowersOfTen[-power] : value * kCtfPowersOfTen[power];
+    return narrows_safely(with_sign(value, negative), out);
 }
 
 #endif
@@ -274,7 +308,7 @@ struct Machine {
 #ifdef FEEDLINE_CTF_SSE
         if (const std::uint8_t* e = ends.next(p)) {
             const bool negative = *p == '-';
-            if (short_decimal(p + (negative || *p == '+'), e, negative, out)) {
+            if (short_number(p + (negative | (*p == '+')), e, negative, out)) {
                 p = e;
                 return true;
             }
@@ -301,48 +335,46 @@ struct Machine {
         for (;;) {
             const std::uint8_t c = *q;
             const unsigned d = static_cast<unsigned>(c) - '0';
-            if (d <= 9) {
-                if (k < dim) {
-                    // Integers of one to three digits with one blank behind them, and runs of zeros.
-                    const std::uint8_t c1 = q[1];
-                    if (c1 == ' ') {
+            if (k < dim) {
+                // Integers of one to three digits with one blank behind them, and runs of zeros. Lengths first:
+                // they predict better than what the first byte is.
+                const unsigned d1 = static_cast<unsigned>(q[1]) - '0', d2 = static_cast<unsigned>(q[2]) - '0';
+                if (q[1] == ' ') {
 #ifdef FEEDLINE_CTF_SSE
-                        if (d == 0 && k + 8 <= dim) {
-                            const __m128i zeros = _mm_set1_epi16('0' | ' ' << 8);
-                            const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
-                            if (_mm_movemask_epi8(_mm_cmpeq_epi8(v, zeros)) == 0xFFFF) {
-                                std::memset(out + k, 0, 8 * sizeof(Real));
-                                q += 16;
-                                k += 8;
-                                continue;
-                            }
+                    if (d == 0 && k + 8 <= dim) {
+                        const __m128i zeros = _mm_set1_epi16('0' | ' ' << 8);
+                        const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
+                        if (_mm_movemask_epi8(_mm_cmpeq_epi8(v, zeros)) == 0xFFFF) {
+                            std::memset(out + k, 0, 8 * sizeof(Real));
+                            q += 16;
+                            k += 8;
+                            continue;
                         }
+                    }
 #endif
+                    if (d <= 9) {
                         out[k++] = static_cast<Real>(static_cast<int>(d));
                         q += 2;
                         continue;
                     }
-                    const unsigned d1 = static_cast<unsigned>(c1) - '0';
-                    if (d1 <= 9) {
-                        const std::uint8_t c2 = q[2];
-                        if (c2 == ' ') {
-                            out[k++] = static_cast<Real>(static_cast<int>(10 * d + d1));
-                            q += 3;
-                            continue;
-                        }
-                        const unsigned d2 = static_cast<unsigned>(c2) - '0';
-                        if (d2 <= 9 && q[3] == ' ') {
-                            out[k++] = static_cast<Real>(static_cast<int>(100 * d + 10 * d1 + d2));
-                            q += 4;
-                            continue;
-                        }
+                } else if (q[2] == ' ') {
+                    if ((d <= 9) & (d1 <= 9)) {
+                        out[k++] = static_cast<Real>(static_cast<int>(10 * d + d1));
+                        q += 3;
+                        continue;
+                    }
+                } else if (q[3] == ' ') {
+                    if ((d <= 9) & (d1 <= 9) & (d2 <= 9)) {
+                        out[k++] = static_cast<Real>(static_cast<int>(100 * d + 10 * d1 + d2));
+                        q += 4;
+                        continue;
                     }
                 }
-            } else if (is_blank(c)) {
+            }
+            if (ends_token(c)) {
+                if (!is_blank(c)) break;
                 ++q;
                 continue;
-            } else if (c == '|' || is_control(c)) {
-                break;
             }
             if (!number(q, k < dim ? out[k] : surplus)) {
                 job.used -= bytes;
@@ -350,6 +382,7 @@ struct Machine {
                 return tolerate(CtfError::bad_number, stream, q, 0, *q) ? 0 : -1;
             }
             ++k;
+            q += *q == ' ';
         }
         p = q;
         if (k > dim) {

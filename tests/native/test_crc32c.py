@@ -35,7 +35,7 @@ def test_takes_any_contiguous_buffer():
     expected = _native.crc32c(array.tobytes())
     assert _native.crc32c(array) == _native.crc32c(memoryview(array)) == expected
     assert _native.crc32c(bytearray(array.tobytes())) == expected
-    with pytest.raises(BufferError):
+    with pytest.raises((BufferError, ValueError)):
         _native.crc32c(array[::2])
     with pytest.raises(TypeError):
         _native.crc32c("text")

@@ -6,6 +6,7 @@ lists, and round numbers with exact fractions.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -168,7 +169,7 @@ def round_to_float32(text: bytes) -> np.float32:
         return abs(value - exact), int(candidate.view(np.uint32)) & 1
 
     best = min(candidates, key=distance)
-    return np.float32(np.copysign(best, np.float32(near)))
+    return np.copysign(best, np.float32(math.copysign(1, near)))
 
 
 # ---------------------------------------------------------------------------------------------- parse

@@ -153,6 +153,7 @@ struct CtfColumns {
 };
 
 struct CtfParseJob;
+using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction set
 
 // Parses sequences. Immutable: several threads may parse with one parser at the same time.
 //   - Numbers are rounded correctly to float32 or float64; too large is infinite, too small is zero.
@@ -172,6 +173,10 @@ public:
     CtfColumns parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
                      const std::uint32_t* samples, std::size_t n, std::uint64_t base,
                      std::int64_t allowed_errors) const;
+    // The same with a machine of the caller's choice, for comparing them.
+    CtfColumns parse_with(CtfVariant variant, const std::uint8_t* text, const std::int64_t* begin,
+                          const std::uint32_t* size, const std::uint32_t* samples, std::size_t n,
+                          std::uint64_t base, std::int64_t allowed_errors) const;
 
     const std::vector<CtfField>& fields() const { return fields_; }
 
