@@ -407,7 +407,7 @@ class DenseValue(Value):
             and np.array_equal(self.rows, other.rows, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
@@ -516,7 +516,7 @@ class SparseValue(Value):
             and np.array_equal(self.values, other.values, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
