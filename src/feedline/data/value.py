@@ -173,6 +173,15 @@ class Value(abc.ABC):
             None if offsets is None else _drop_trivial(offsets),
         )
 
+    @staticmethod
+    def empty(stream: Stream, ragged: bool = False) -> Value:
+        """A value of no sequences as ``stream`` declares; ``ragged``: with offsets, as sequences have."""
+        offsets = np.zeros(1, np.int64) if ragged else None
+        if stream.sparse:
+            none = np.empty(0, stream.dtype)
+            return SparseValue(np.zeros(1, np.int64), np.empty(0, np.int32), none, stream.shape[0], offsets)
+        return DenseValue(np.empty((0, *stream.shape), stream.dtype), offsets)
+
     # ---- sequences --------------------------------------------------------------------------------
 
     @property
