@@ -132,16 +132,24 @@ class BufferedReader:
         corpus: where from.
         chunks: where to.
         stats: what to count in.
+        total: number of chunks.
         stored: stored bytes of each chunk, or None if unknown.
         threads: how many chunks are read at a time.
         budget: decoded bytes that may be read ahead of the windows in use; 0 reads nothing ahead.
     """
 
     def __init__(
-        self, corpus: Deserializer, chunks: ChunkSet, stats: Stats, stored: Ints | None, threads: int, budget: int
+        self,
+        corpus: Deserializer,
+        chunks: ChunkSet,
+        stats: Stats,
+        total: int,
+        stored: Ints | None,
+        threads: int,
+        budget: int,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
-        self._stored, self._threads, self._budget = stored, threads, budget
+        self._total, self._stored, self._threads, self._budget = total, stored, threads, budget
         self._entries: dict[int, _Entry] = {}
         self._plans: dict[tuple[int, int], tuple[WindowPlan, NDArray[np.uint32]]] = {}
         self._errors: dict[int, Chunk] = {}
@@ -253,6 +261,7 @@ class BufferedReader:
 
     def _read_ahead(self, windows: Iterator[Ints]) -> None:
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        seen = 0
         for ids in windows:
             for chunk_id in ids.tolist():
                 if chunk_id in self._entries:
@@ -261,12 +270,9 @@ class BufferedReader:
                 if used > self._budget:
                     return
                 self._submit(chunk_id)
-            if len(self._entries) >= self._corpus_chunks:
-                return  # the whole corpus is in memory or on its way
-
-    @property
-    def _corpus_chunks(self) -> int:
-        return len(self._stored) if self._stored is not None else 1
+            seen += len(ids)
+            if seen >= self._total:
+                return  # the axis has no end, but a sweep ahead is the whole corpus
 
     def _estimate(self, chunk_id: int) -> int:
         stored = int(self._stored[chunk_id]) if self._stored is not None else self._budget

@@ -131,7 +131,9 @@ class MinibatchSource:
                 raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
             if corpus.num_chunks() < 1:
                 raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-            reader = BufferedReader(corpus, self._chunks, self._stats, None, threads, read_ahead)
+            reader = BufferedReader(
+                corpus, self._chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead
+            )
             return UnsizedOrder(corpus.num_chunks(), self._seed, shuffled, window, reader.counts), reader
         table = ChunkTable(corpus.chunks())
         if table.total_sequences == 0:
@@ -139,7 +141,9 @@ class MinibatchSource:
         if corpus.random_access:
             reader = MappedReader(corpus, self._chunks, self._stats)
         else:
-            reader = BufferedReader(corpus, self._chunks, self._stats, table.bytes, threads, read_ahead)
+            reader = BufferedReader(
+                corpus, self._chunks, self._stats, len(table), table.bytes, threads, read_ahead
+            )
             if window is None and order == "feedline":
                 window = Window(bytes=DEFAULT_WINDOW_BYTES) if shuffled else Window(chunks=1)
         return ORDERS[order](table, self._seed, shuffled, window), reader
