@@ -33,6 +33,7 @@ def ints(values, dtype=np.int64):
 @given(st.lists(words, max_size=6))
 def test_hash_key(ws):
     assert _native.hash_key(ws) == slow.hash_key(ws)
+    assert _native.hash_key(tuple(np.uint64(w) for w in ws)) == slow.hash_key(ws)
 
 
 @given(words, words, words)
