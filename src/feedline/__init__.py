@@ -1,6 +1,6 @@
 """feedline feeds training: same order every time, from any point, larger than memory.
 
-The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow are imported when first used.
+The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
 """
 
 from feedline.data import (
@@ -35,3 +35,31 @@ __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+
+__all__ = [  # noqa: RUF022  # README order
+    "MinibatchSource",
+    "Window",
+    "Map",
+    "Stream",
+    "Schema",
+    "Value",
+    "Chunk",
+    "Minibatch",
+    "Position",
+    "Span",
+    "Unit",
+    "samples",
+    "minibatches",
+    "sweeps",
+    "Deserializer",
+    "ChunkInfo",
+    "Feed",
+    "register_exporter",
+    "FeedlineError",
+    "SchemaError",
+    "DataError",
+    "StateError",
+    "WorkerError",
+    "StoreError",
+    "CompatError",
+]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,11 @@ class Value(abc.ABC):
 
     @staticmethod
     def from_csr(
-        indptr: ArrayLike, indices: ArrayLike, values: ArrayLike, classes: int, offsets: ArrayLike | None = None
+        indptr: ArrayLike,
+        indices: ArrayLike,
+        values: ArrayLike,
+        classes: int,
+        offsets: ArrayLike | None = None,
     ) -> SparseValue:
         """A sparse value over CSR arrays, one row a sample, ``classes`` columns; not copied where dtypes fit.
 
@@ -362,7 +367,7 @@ class DenseValue(Value):
         if self._offsets is None:
             return list(self.rows[:, None])
         bounds = self._offsets.tolist()
-        return [self.rows[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [self.rows[a:b] for a, b in itertools.pairwise(bounds)]
 
     def select(self, which: ArrayLike) -> DenseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""
@@ -402,7 +407,7 @@ class DenseValue(Value):
             and np.array_equal(self.rows, other.rows, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
@@ -462,14 +467,12 @@ class SparseValue(Value):
     def sequences(self) -> list[SparseValue]:
         """One sparse value of one sequence each, views where NumPy allows."""
         bounds = self.offsets.tolist()
-        return [self._slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [self._slice(a, b) for a, b in itertools.pairwise(bounds)]
 
     def _slice(self, a: int, b: int) -> SparseValue:
         lo, hi = self.indptr[a], self.indptr[b]
         offsets = None if b - a == 1 else np.array([0, b - a], np.int64)
-        return SparseValue(
-            self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets
-        )
+        return SparseValue(self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def select(self, which: ArrayLike) -> SparseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""
@@ -513,7 +516,7 @@ class SparseValue(Value):
             and np.array_equal(self.values, other.values, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""

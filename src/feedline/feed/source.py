@@ -51,8 +51,8 @@ class MinibatchSource:
             minibatch and listed in the quarantine file.
         quarantine: JSON-lines file for skipped sequences; None: ``quarantine-rank<i>.jsonl`` in the working directory,
             written when the first one is met.
-        max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise; None: no
-            limit.
+        max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
+            None: no limit.
         order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
@@ -96,7 +96,11 @@ class MinibatchSource:
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
         if not isinstance(shuffle, (bool, Window)):
             raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
-        for name, limit in (("max_sweeps", max_sweeps), ("max_samples", max_samples), ("max_errors", max_errors)):
+        for name, limit in (
+            ("max_sweeps", max_sweeps),
+            ("max_samples", max_samples),
+            ("max_errors", max_errors),
+        ):
             if limit is not None and limit < 0:
                 raise ValueError(f"expected {name} >= 0 or None, got {limit}")
         if threads < 1 or read_ahead < 0:
@@ -131,9 +135,7 @@ class MinibatchSource:
                 raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
             if corpus.num_chunks() < 1:
                 raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-            reader = BufferedReader(
-                corpus, self._chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead
-            )
+            reader = BufferedReader(corpus, self._chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead)
             return UnsizedOrder(corpus.num_chunks(), self._seed, shuffled, window, reader.counts), reader
         table = ChunkTable(corpus.chunks())
         if table.total_sequences == 0:
@@ -141,9 +143,7 @@ class MinibatchSource:
         if corpus.random_access:
             reader = MappedReader(corpus, self._chunks, self._stats)
         else:
-            reader = BufferedReader(
-                corpus, self._chunks, self._stats, len(table), table.bytes, threads, read_ahead
-            )
+            reader = BufferedReader(corpus, self._chunks, self._stats, len(table), table.bytes, threads, read_ahead)
             if window is None and order == "feedline":
                 window = Window(bytes=DEFAULT_WINDOW_BYTES) if shuffled else Window(chunks=1)
         return ORDERS[order](table, self._seed, shuffled, window), reader
@@ -186,7 +186,10 @@ class MinibatchSource:
         return minibatch
 
     def minibatches(
-        self, size: int = DEFAULT_MINIBATCH_SIZE, until: Span | None = None, partition: tuple[int, int] | None = None
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        until: Span | None = None,
+        partition: tuple[int, int] | None = None,
     ) -> Iterator[Minibatch]:
         """Minibatches from the current position to the end of the source.
 
@@ -196,7 +199,7 @@ class MinibatchSource:
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
         """
-        taken = {unit: 0 for unit in Unit}
+        taken = dict.fromkeys(Unit, 0)
         while until is None or taken[until.unit] < until.count:
             minibatch = self.next_minibatch(size, partition)
             if not minibatch:
@@ -251,7 +254,8 @@ class MinibatchSource:
             if all(table is None for table in tables):
                 return None
             ends = [np.ones(c.num_sequences, np.int64) if t is None else t for c, t in zip(chunks, tables, strict=True)]
-            return np.concatenate(ends)[segment.plan.starts[segment.place] + segment.index]
+            flat: NDArray[np.int64] = np.concatenate(ends)[segment.plan.starts[segment.place] + segment.index]
+            return flat
         lengths = self.corpus.lengths(segment.ordinals)
         if self._frame_mode and lengths is not None and (lengths != 1).any():
             bad = int(np.flatnonzero(lengths != 1)[0])
@@ -265,9 +269,7 @@ class MinibatchSource:
 
     # ---- assembling -------------------------------------------------------------------------------
 
-    def _assemble(
-        self, parts: tuple[Part, ...], global_samples: int, position: Position, sweep_end: bool
-    ) -> Minibatch:
+    def _assemble(self, parts: tuple[Part, ...], global_samples: int, position: Position, sweep_end: bool) -> Minibatch:
         reader = self._reader
         for part in parts:
             reader.prepare(part.segment)
@@ -449,8 +451,10 @@ class MinibatchSource:
         try:
             text = state["fingerprint"]
             fingerprint = None if text is None else int(text, 16)
-            numbers = [state[key] for key in ("sweep", "sequence", "samples", "label_samples")]
-            position = Position(*(_integer(n) for n in numbers), state.get("window"))
+            sweep, ordinal, samples, labels = (
+                _integer(state[key]) for key in ("sweep", "sequence", "samples", "label_samples")
+            )
+            position = Position(sweep, ordinal, samples, labels, state.get("window"))
             self._check_place(position)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
@@ -504,8 +508,9 @@ class MinibatchSource:
 
     def close(self) -> None:
         """Let chunks, threads and files go; the state can still be taken."""
-        self._position, self._fingerprint = self.position, (
-            self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)
+        self._position, self._fingerprint = (
+            self.position,
+            (self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)),
         )
         self._corpus_digest()
         self._cursor = None

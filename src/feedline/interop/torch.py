@@ -20,9 +20,7 @@ except ModuleNotFoundError as error:
 LAYOUTS = ("padded", "packed", "nested", "csr")
 
 
-def export(
-    value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False
-) -> torch.Tensor:
+def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> torch.Tensor:
     """See `Value.torch`."""
     if layout is None:
         layout = "csr" if value.is_sparse else "padded"

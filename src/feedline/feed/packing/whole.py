@@ -114,7 +114,8 @@ def _starts(part: Part) -> Ints:
     ends = part.segment.ends
     if ends is None:
         return np.arange(part.b - part.a, dtype=np.int64)
-    return ends[part.a : part.b] - ends[part.a]
+    starts: Ints = ends[part.a : part.b] - ends[part.a]
+    return starts
 
 
 def _samples(part: Part) -> int:

@@ -96,7 +96,18 @@ class WindowPlan:
         last: no window follows in this sweep.
     """
 
-    __slots__ = ("_cut", "_make_cut", "chunks", "count", "first", "last", "number", "position", "starts", "sweep")
+    __slots__ = (
+        "_cut",
+        "_make_cut",
+        "chunks",
+        "count",
+        "first",
+        "last",
+        "number",
+        "position",
+        "starts",
+        "sweep",
+    )
 
     def __init__(
         self,
