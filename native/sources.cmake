@@ -2,6 +2,7 @@
 set(FEEDLINE_CORE_SOURCES
   native/src/cpu.cpp
   native/src/order.cpp
+  native/src/order_cntk.cpp
   native/src/gather.cpp
   native/src/crc32c.cpp
   native/src/ctf_index.cpp
@@ -19,4 +20,5 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/crc32c.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
-  native/tests/fuzz_ctf.cpp)
+  native/tests/fuzz_ctf.cpp
+  native/tests/test_kernels.cpp)

@@ -1,0 +1,572 @@
+#include "feedline/gather.h"
+
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "arrays.h"
+
+namespace nb = nanobind;
+using namespace feedline;
+using namespace feedline::bindings;
+using namespace nb::literals;
+
+// A copy this small is over before another thread could use the GIL, and getting it back may take 5 ms.
+static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
+// Starting a thread costs about what copying 100 KB does.
+static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
+static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
+
+static std::string number(std::int64_t value) { return std::to_string(value); }
+
+// ---- what a stream is and which chunks are held ---------------------------------------------------------
+
+namespace {
+
+struct Stream {
+    bool sparse = false;
+    bool ever_ragged = false;
+    bool known = false;          // the first chunk fixes the fields below
+    nb::object dtype;            // of rows, or of values
+    nb::object row_shape;        // tuple; empty for a sparse stream
+    std::size_t item_bytes = 0;  // of a row, or of a value
+};
+
+// Everything a gather needs, immutable while one is running.
+struct Table {
+    explicit Table(const std::vector<bool>& sparse_streams)
+        : streams(sparse_streams.size()), dense(sparse_streams.size()), sparse(sparse_streams.size()) {
+        for (std::size_t s = 0; s < streams.size(); ++s) streams[s].sparse = sparse_streams[s];
+    }
+
+    std::vector<Stream> streams;
+    std::vector<std::int64_t> sequences;            // by slot; 0 if vacant, so that no index can be right
+    std::vector<char> held;                         // by slot
+    std::vector<std::vector<DenseSource>> dense;    // by stream, by slot; empty for a sparse stream
+    std::vector<std::vector<SparseSource>> sparse;  // the other way round
+    std::vector<std::vector<nb::object>> owners;    // by slot: the arrays that the sources point into
+};
+
+// One output being made: planned, allocated, then filled without the GIL.
+struct Job {
+    bool is_sparse;
+    std::size_t item_bytes;
+    const DenseSource* dense = nullptr;
+    const SparseSource* sparse = nullptr;
+    std::unique_ptr<const std::byte*[]> from;  // ragged only
+    std::unique_ptr<SparseRun[]> runs;         // sparse only
+    std::int64_t* offsets = nullptr;
+    std::byte* rows = nullptr;  // or values
+    std::int64_t* indptr = nullptr;
+    std::int32_t* indices = nullptr;
+
+    void copy(const Picks& picks, std::size_t begin, std::size_t end) const {
+        if (is_sparse)
+            copy_sparse(runs.get(), item_bytes, indptr, indices, rows, begin, end);
+        else if (offsets != nullptr)
+            copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
+        else
+            copy_rows(picks, dense, item_bytes, rows, begin, end);
+    }
+};
+
+class Gatherer {
+public:
+    explicit Gatherer(const std::vector<bool>& sparse) : sparse_(sparse), table_(std::make_shared<Table>(sparse)) {
+        if (sparse.empty()) throw nb::value_error("expected at least one stream, got an empty list");
+    }
+
+    void add(std::int64_t slot, nb::sequence values);
+    void remove(std::int64_t slot);
+    void clear();
+    nb::list slots() const;
+    std::int64_t sequences(std::int64_t slot) const;
+    nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
+
+    int traverse(visitproc visit, void* arg) {
+        // A table that a running gather holds too is not this object's alone to give up.
+        if (table_.use_count() != 1) return 0;
+        for (const Stream& stream : table_->streams) {
+            Py_VISIT(stream.dtype.ptr());
+            Py_VISIT(stream.row_shape.ptr());
+        }
+        for (const auto& arrays : table_->owners)
+            for (const nb::object& array : arrays) Py_VISIT(array.ptr());
+        return 0;
+    }
+
+private:
+    // The table for writing. A gather that is copying without the GIL keeps the one it started with, chunks
+    // included; the count changes only under the GIL, so it tells whether there is such a gather.
+    Table& writable() {
+        if (table_.use_count() > 1) table_ = std::make_shared<Table>(*table_);
+        return *table_;
+    }
+    bool holds(std::int64_t slot) const {
+        return slot >= 0 && static_cast<std::size_t>(slot) < table_->held.size() && table_->held[slot];
+    }
+    void must_hold(std::int64_t slot) const {
+        if (!holds(slot))
+            throw nb::index_error(("slot " + number(slot) + " holds no chunk; held: " + text(slots())).c_str());
+    }
+
+    std::vector<bool> sparse_;
+    std::shared_ptr<Table> table_;
+};
+
+// ---- add ------------------------------------------------------------------------------------------------
+
+// What add() learns about one stream of a chunk before anything is stored.
+struct Arrival {
+    DenseSource dense;
+    SparseSource sparse;
+    nb::object dtype, row_shape;
+    std::size_t item_bytes = 0;
+    std::int64_t sequences = 0;
+};
+
+}  // namespace
+
+// Checks one boundary array ("offsets", "indptr"): from 0, never falling, to `end`.
+static void check_bounds(const std::string& where, const char* name, const Ints& bounds, std::int64_t end,
+                         const char* unit) {
+    const std::string what = where + ": expected `" + name + "` to ";
+    if (bounds.size() == 0) throw nb::value_error((what + "have at least one entry, got none").c_str());
+    const std::int64_t* data = bounds.int64();
+    const std::size_t n = bounds.size() - 1;
+    std::ptrdiff_t fault;
+    {
+        nb::gil_scoped_release released;
+        fault = first_fault(data, n, end);
+    }
+    if (fault < 0) return;
+    const auto at = static_cast<std::size_t>(fault);
+    if (at == 0 && data[0] != 0) throw nb::value_error((what + "start at 0, got " + number(data[0])).c_str());
+    if (at == n)
+        throw nb::value_error(
+            (what + "end at the number of " + unit + ", " + number(end) + ", got " + number(data[n])).c_str());
+    throw nb::value_error((what + "never fall, got " + number(data[at]) + " then " + number(data[at + 1]) +
+                           " at entries " + number(fault) + " and " + number(fault + 1))
+                              .c_str());
+}
+
+static nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array) {
+    if (!nb::isinstance(array, numpy().ndarray))
+        throw nb::type_error((where + ": expected `" + name + "` to be a numpy array, got " + describe(array)).c_str());
+    if (!nb::cast<bool>(array.attr("flags")["C_CONTIGUOUS"]))
+        throw nb::value_error((where + ": expected `" + name + "` to be C-contiguous, got " + describe(array) +
+                               "; use numpy.ascontiguousarray")
+                                  .c_str());
+    if (nb::cast<bool>(array.attr("dtype").attr("hasobject")))
+        throw nb::value_error((where + ": expected a dtype of fixed size for `" + name + "`, got " +
+                               text(array.attr("dtype")))
+                                  .c_str());
+    return nb::borrow(array);
+}
+
+static Arrival examine_dense(const std::string& where, nb::tuple value) {
+    if (value.size() != 2)
+        throw nb::value_error((where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
+                               number(static_cast<std::int64_t>(value.size())))
+                                  .c_str());
+    Arrival arrival;
+    const nb::object rows = checked_ndarray(where, "rows", value[0]);
+    const nb::tuple shape(rows.attr("shape"));
+    if (shape.size() == 0)
+        throw nb::value_error((where + ": expected `rows` to have at least one axis, got " + describe(rows)).c_str());
+    arrival.dtype = rows.attr("dtype");
+    arrival.row_shape = shape.attr("__getitem__")(nb::slice(nb::int_(1), nb::none(), nb::none()));
+    arrival.dense.num_rows = nb::cast<std::int64_t>(shape[0]);
+    arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
+    for (std::size_t axis = 1; axis < shape.size(); ++axis) arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
+    arrival.dense.rows = memory(rows);
+    arrival.sequences = arrival.dense.num_rows;
+    if (!value[1].is_none()) {
+        const Ints offsets(value[1], "offsets", {Ints::kInt64}, where);
+        check_bounds(where, "offsets", offsets, arrival.dense.num_rows, "rows");
+        arrival.dense.offsets = offsets.int64();
+        arrival.sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    }
+    return arrival;
+}
+
+static Arrival examine_sparse(const std::string& where, nb::tuple value) {
+    if (value.size() != 4)
+        throw nb::value_error(
+            (where + ": expected (indptr, indices, values, offsets) for a sparse stream, got a tuple of " +
+             number(static_cast<std::int64_t>(value.size())))
+                .c_str());
+    Arrival arrival;
+    const nb::object values = checked_ndarray(where, "values", value[2]);
+    arrival.dtype = values.attr("dtype");
+    arrival.row_shape = nb::make_tuple();
+    arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
+    const bool is_float = text(arrival.dtype.attr("kind")) == "f" &&
+                          nb::cast<bool>(arrival.dtype.attr("isnative")) &&
+                          (arrival.item_bytes == 4 || arrival.item_bytes == 8);
+    if (!is_float || nb::cast<int>(values.attr("ndim")) != 1)
+        throw nb::value_error((where + ": expected one-dimensional float32 or float64 `values`, got " +
+                               describe(values))
+                                  .c_str());
+    arrival.sparse.values = memory(values);
+    arrival.sparse.num_values = nb::cast<std::int64_t>(values.attr("size"));
+    const Ints indices(value[1], "indices", {Ints::kInt32}, where);
+    if (static_cast<std::int64_t>(indices.size()) != arrival.sparse.num_values)
+        throw nb::value_error((where + ": expected as many `indices` as `values`, " +
+                               number(arrival.sparse.num_values) + ", got " +
+                               number(static_cast<std::int64_t>(indices.size())))
+                                  .c_str());
+    arrival.sparse.indices = indices.int32();
+    const Ints indptr(value[0], "indptr", {Ints::kInt64}, where);
+    check_bounds(where, "indptr", indptr, arrival.sparse.num_values, "values");
+    arrival.sparse.indptr = indptr.int64();
+    arrival.sparse.num_rows = static_cast<std::int64_t>(indptr.size()) - 1;
+    arrival.sequences = arrival.sparse.num_rows;
+    if (!value[3].is_none()) {
+        const Ints offsets(value[3], "offsets", {Ints::kInt64}, where);
+        check_bounds(where, "offsets", offsets, arrival.sparse.num_rows, "rows");
+        arrival.sparse.offsets = offsets.int64();
+        arrival.sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    }
+    return arrival;
+}
+
+void Gatherer::add(std::int64_t slot, nb::sequence values) {
+    const auto count = [](std::size_t n) { return number(static_cast<std::int64_t>(n)); };
+    if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
+        throw nb::value_error(("expected 0 <= slot < 2**24, got " + number(slot)).c_str());
+    if (nb::len(values) != sparse_.size())
+        throw nb::value_error(("slot " + number(slot) + ": expected " + count(sparse_.size()) + " streams, got " +
+                               count(nb::len(values)))
+                                  .c_str());
+    const auto where = [&](std::size_t s) { return "stream " + count(s) + " of slot " + number(slot); };
+    std::vector<Arrival> arrivals;
+    std::vector<nb::object> owners;
+    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+        const nb::object item = values[s];
+        if (!nb::isinstance<nb::tuple>(item))
+            throw nb::type_error((where(s) + ": expected a tuple, got " + describe(item)).c_str());
+        const nb::tuple value(item);
+        arrivals.push_back(sparse_[s] ? examine_sparse(where(s), value) : examine_dense(where(s), value));
+        for (const nb::handle array : value)
+            if (!array.is_none()) owners.push_back(nb::borrow(array));
+    }
+
+    // The examination lets other threads run, so the table is looked at only now, and in one go.
+    if (holds(slot))
+        throw nb::value_error(("slot " + number(slot) + " already holds a chunk; remove it first").c_str());
+    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+        const Stream& stream = table_->streams[s];
+        const Arrival& arrival = arrivals[s];
+        if (stream.known && !arrival.dtype.equal(stream.dtype))
+            throw nb::value_error((where(s) + ": expected dtype " + text(stream.dtype) + " as in earlier slots, got " +
+                                   text(arrival.dtype))
+                                      .c_str());
+        if (stream.known && !arrival.row_shape.equal(stream.row_shape))
+            throw nb::value_error((where(s) + ": expected rows of shape " + text(stream.row_shape) +
+                                   " as in earlier slots, got " + text(arrival.row_shape))
+                                      .c_str());
+        if (arrival.sequences != arrivals[0].sequences)
+            throw nb::value_error((where(s) + ": expected " + number(arrivals[0].sequences) +
+                                   " sequences as in stream 0, got " + number(arrival.sequences))
+                                      .c_str());
+    }
+
+    // From here on nothing but memory can fail, and room is made before anything is set.
+    Table& table = writable();
+    const auto at = static_cast<std::size_t>(slot);
+    if (at >= table.held.size()) {
+        for (std::size_t s = 0; s < sparse_.size(); ++s) {
+            if (sparse_[s])
+                table.sparse[s].resize(at + 1);
+            else
+                table.dense[s].resize(at + 1);
+        }
+        table.owners.resize(at + 1);
+        table.sequences.resize(at + 1, 0);
+        table.held.resize(at + 1, 0);
+    }
+    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+        Stream& stream = table.streams[s];
+        const Arrival& arrival = arrivals[s];
+        if (sparse_[s])
+            table.sparse[s][at] = arrival.sparse;
+        else
+            table.dense[s][at] = arrival.dense;
+        stream.ever_ragged |= arrival.dense.offsets != nullptr || arrival.sparse.offsets != nullptr;
+        if (stream.known) continue;
+        stream.known = true;
+        stream.dtype = arrival.dtype;
+        stream.row_shape = arrival.row_shape;
+        stream.item_bytes = arrival.item_bytes;
+    }
+    table.owners[at] = std::move(owners);
+    table.sequences[at] = arrivals[0].sequences;
+    table.held[at] = 1;
+}
+
+void Gatherer::remove(std::int64_t slot) {
+    must_hold(slot);
+    Table& table = writable();
+    table.held[slot] = 0;
+    table.sequences[slot] = 0;
+    for (auto& sources : table.dense)
+        if (!sources.empty()) sources[slot] = DenseSource{};
+    for (auto& sources : table.sparse)
+        if (!sources.empty()) sources[slot] = SparseSource{};
+    // Freeing arrays may run other code, which must find the slot already vacant.
+    const std::vector<nb::object> dropped = std::move(table.owners[slot]);
+    table.owners[slot].clear();
+}
+
+void Gatherer::clear() {
+    const std::shared_ptr<Table> dropped = std::move(table_);
+    table_ = std::make_shared<Table>(sparse_);
+}
+
+nb::list Gatherer::slots() const {
+    nb::list held;
+    for (std::size_t slot = 0; slot < table_->held.size(); ++slot)
+        if (table_->held[slot]) held.append(slot);
+    return held;
+}
+
+std::int64_t Gatherer::sequences(std::int64_t slot) const {
+    must_hold(slot);
+    return table_->sequences[slot];
+}
+
+// ---- gather ---------------------------------------------------------------------------------------------
+
+[[noreturn]] static void refuse_pick(const Table& table, const Picks& picks, std::ptrdiff_t place) {
+    const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[place];
+    const std::string where = "place " + number(place) + ": expected ";
+    if (slot >= table.held.size() || !table.held[slot])
+        throw nb::index_error(
+            (where + "a slot that holds a chunk, got slot " + number(static_cast<std::int64_t>(slot))).c_str());
+    throw nb::index_error((where + "an index from 0 to below " + number(table.sequences[slot]) + " in slot " +
+                           number(static_cast<std::int64_t>(slot)) + ", got " + number(picks.index[place]))
+                              .c_str());
+}
+
+// numpy.empty((n, *row_shape), dtype)
+static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb::object& dtype) {
+    const auto axes = static_cast<std::size_t>(PyTuple_Size(row_shape.ptr()));
+    if (axes == 0) return new_array(static_cast<std::size_t>(n), dtype);
+    nb::object shape = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(axes + 1)));
+    if (!shape.is_valid()) throw nb::python_error();
+    PyTuple_SetItem(shape.ptr(), 0, nb::int_(n).release().ptr());
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+        PyObject* size = PyTuple_GetItem(row_shape.ptr(), static_cast<Py_ssize_t>(axis));
+        Py_INCREF(size);
+        PyTuple_SetItem(shape.ptr(), static_cast<Py_ssize_t>(axis + 1), size);
+    }
+    return numpy().empty(shape, dtype);
+}
+
+static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size_t threads) {
+    const auto part = [&](std::size_t k) {
+        for (const Job& job : jobs) job.copy(picks, picks.count * k / threads, picks.count * (k + 1) / threads);
+    };
+    // Threads live for one call: nothing is left behind for a fork to break.
+    std::vector<std::thread> helpers;
+    std::size_t started = 1;
+    try {
+        helpers.reserve(threads - 1);
+        for (; started < threads; ++started) helpers.emplace_back(part, started);
+    } catch (const std::system_error&) {
+        // The system has no thread left to give: this one does the remaining parts.
+    }
+    part(0);
+    for (std::size_t k = started; k < threads; ++k) part(k);
+    for (std::thread& helper : helpers) helper.join();
+}
+
+nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
+    if (threads < 1) throw nb::value_error(("expected threads >= 1, got " + number(threads)).c_str());
+    const Ints indices(index, "index", {Ints::kInt64});
+    std::unique_ptr<Ints> slot_numbers;
+    Picks picks{nullptr, indices.int64(), indices.size()};
+    if (!slots.is_none()) {
+        slot_numbers = std::make_unique<Ints>(slots, "slots", std::initializer_list<Ints::Type>{Ints::kUint32});
+        if (slot_numbers->size() != picks.count)
+            throw nb::value_error(("expected `slots` and `index` of equal length, got " +
+                                   number(static_cast<std::int64_t>(slot_numbers->size())) + " and " +
+                                   number(static_cast<std::int64_t>(picks.count)))
+                                      .c_str());
+        picks.slots = slot_numbers->uint32();
+    }
+    const std::shared_ptr<const Table> table = table_;
+    if (!table->streams[0].known)
+        throw nb::value_error("expected at least one chunk before gather, got none; call add() first");
+    const std::ptrdiff_t bad = first_bad_pick(picks, table->sequences.data(), table->sequences.size());
+    if (bad >= 0) refuse_pick(*table, picks, bad);
+
+    const std::size_t n = picks.count;
+    nb::list result;
+    std::vector<Job> jobs;
+    jobs.reserve(table->streams.size());
+    std::size_t bytes = 0;
+    for (std::size_t s = 0; s < table->streams.size(); ++s) {
+        const Stream& stream = table->streams[s];
+        Job job;
+        job.is_sparse = stream.sparse;
+        job.item_bytes = stream.item_bytes;
+        bool ragged = stream.ever_ragged;
+        if (stream.sparse) {
+            job.sparse = table->sparse[s].data();
+            if (ragged && n != 0) ragged = any_ragged(picks, job.sparse);
+        } else {
+            job.dense = table->dense[s].data();
+            if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
+        }
+        nb::object offsets = nb::none();
+        if (ragged) {
+            offsets = new_array(n + 1, numpy().int64);
+            job.offsets = data_of<std::int64_t>(offsets);
+        }
+        const auto refuse_source = [&](std::ptrdiff_t fault) {
+            throw nb::value_error(("stream " + number(static_cast<std::int64_t>(s)) + ", place " + number(fault) +
+                                   ": expected the chunk's offsets to stay as they were when it was added, and the "
+                                   "total below 2**63; got an impossible range")
+                                      .c_str());
+        };
+        if (stream.sparse) {
+            job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
+            const SparseTotals totals = plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
+            if (totals.fault >= 0) refuse_source(totals.fault);
+            const nb::object indptr = new_array(static_cast<std::size_t>(totals.rows) + 1, numpy().int64);
+            const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
+            const nb::object values = new_array(static_cast<std::size_t>(totals.values), stream.dtype);
+            job.indptr = data_of<std::int64_t>(indptr);
+            job.indptr[0] = 0;  // also when there is no sequence to copy
+            job.indices = data_of<std::int32_t>(columns);
+            job.rows = memory(values);
+            bytes += static_cast<std::size_t>(totals.values) * (stream.item_bytes + sizeof(std::int32_t));
+            result.append(nb::make_tuple(indptr, columns, values, offsets));
+        } else {
+            std::int64_t rows = static_cast<std::int64_t>(n);
+            if (ragged) {
+                job.from = std::unique_ptr<const std::byte*[]>(new const std::byte*[n]);
+                const std::ptrdiff_t fault =
+                    plan_ragged(picks, job.dense, stream.item_bytes, job.from.get(), job.offsets);
+                if (fault >= 0) refuse_source(fault);
+                rows = job.offsets[n];
+            }
+            const nb::object out = new_rows(rows, stream.row_shape, stream.dtype);
+            job.rows = memory(out);
+            bytes += static_cast<std::size_t>(rows) * stream.item_bytes;
+            result.append(nb::make_tuple(out, offsets));
+        }
+        jobs.push_back(std::move(job));
+    }
+    if (bytes <= kKeepGil) {
+        run_jobs(jobs, picks, 1);
+    } else {
+        nb::gil_scoped_release released;
+        run_jobs(jobs, picks, bytes > kThreadedBytes ? std::min(static_cast<std::size_t>(threads), n) : 1);
+    }
+    return result;
+}
+
+// ---- pad ------------------------------------------------------------------------------------------------
+
+static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, std::int64_t length) {
+    const nb::object packed = checked_ndarray("pad", "rows", rows);
+    const nb::object filler = checked_ndarray("pad", "fill", fill);
+    const nb::tuple shape(packed.attr("shape"));
+    const nb::object dtype = packed.attr("dtype");
+    if (shape.size() == 0)
+        throw nb::value_error(("pad: expected `rows` to have at least one axis, got " + describe(packed)).c_str());
+    if (!nb::object(filler.attr("dtype")).equal(dtype) || nb::cast<std::int64_t>(filler.attr("size")) != 1)
+        throw nb::value_error(("pad: expected `fill` to be one " + text(dtype) + " value in an array, got " +
+                               describe(filler))
+                                  .c_str());
+    const Ints bounds(offsets, "offsets", {Ints::kInt64}, "pad");
+    check_bounds("pad", "offsets", bounds, nb::cast<std::int64_t>(shape[0]), "rows");
+    const std::size_t n = bounds.size() - 1;
+    std::int64_t longest = 0;
+    for (std::size_t i = 0; i < n; ++i) longest = std::max(longest, bounds.int64()[i + 1] - bounds.int64()[i]);
+    if (length < -1 || (length >= 0 && length < longest))
+        throw nb::value_error(("pad: expected a length of at least the longest sequence, " + number(longest) +
+                               ", or -1 for that, got " + number(length))
+                                  .c_str());
+    if (length < 0) length = longest;
+
+    nb::list padded_shape;
+    padded_shape.append(n);
+    padded_shape.append(length);
+    const auto element_bytes = nb::cast<std::size_t>(dtype.attr("itemsize"));
+    std::size_t row_bytes = element_bytes;
+    for (std::size_t axis = 1; axis < shape.size(); ++axis) {
+        padded_shape.append(shape[axis]);
+        row_bytes *= nb::cast<std::size_t>(shape[axis]);
+    }
+    // numpy refuses a shape whose size in bytes does not fit, so the products below cannot overflow.
+    nb::object out = numpy().empty(nb::tuple(padded_shape), dtype);
+    nb::object mask = numpy().empty(nb::make_tuple(n, length), numpy().boolean);
+    const std::byte* from = memory(packed);
+    const std::byte* element = memory(filler);
+    std::byte* to = memory(out);
+    bool* real = data_of<bool>(mask);
+    {
+        nb::gil_scoped_release released;
+        pad(from, bounds.int64(), n, row_bytes, element, element_bytes, static_cast<std::size_t>(length), to, real);
+    }
+    return nb::make_tuple(out, mask);
+}
+
+// ---- registration ---------------------------------------------------------------------------------------
+
+static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    return nb::inst_ptr<Gatherer>(self)->traverse(visit, arg);
+}
+
+static int drop(PyObject* self) {
+    nb::inst_ptr<Gatherer>(self)->clear();
+    return 0;
+}
+
+void bind_gather(nb::module_& m) {
+    static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                                  {Py_tp_clear, reinterpret_cast<void*>(drop)},
+                                  {0, nullptr}};
+    nb::class_<Gatherer>(m, "Gatherer", nb::type_slots(slots),
+                         "Resident chunks by slot, and one-call copies of chosen sequences out of them.\n\n"
+                         "streams: for each stream, whether it is sparse. Holds references to the arrays added,\n"
+                         "copies nothing until gather().")
+        .def(
+            "__init__",
+            [](Gatherer* self, nb::sequence streams) {
+                std::vector<bool> sparse;
+                for (const nb::handle stream : streams) sparse.push_back(nb::cast<bool>(stream));
+                new (self) Gatherer(sparse);
+            },
+            "streams"_a)
+        .def("add", &Gatherer::add, "slot"_a, "streams"_a,
+             "Hold a chunk in a vacant slot (0 <= slot < 2**24).\n\n"
+             "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of fixed size;\n"
+             "sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz], offsets). offsets is\n"
+             "int64[sequences + 1], or None for one row a sequence. All arrays C-contiguous, read-only allowed.\n"
+             "Offsets and indptr are checked here; indices are not. ValueError or TypeError names the stream;\n"
+             "then nothing was changed.")
+        .def("remove", &Gatherer::remove, "slot"_a,
+             "Let go of a slot's chunk. A gather under way in another thread keeps it until done. IndexError if\n"
+             "vacant.")
+        .def("clear", &Gatherer::clear, "Let go of all chunks, and of the dtypes and shapes they fixed.")
+        .def_prop_ro("slots", &Gatherer::slots, "Slots that hold a chunk, ascending.")
+        .def("sequences", &Gatherer::sequences, "slot"_a, "Number of sequences in a slot's chunk. IndexError if vacant.")
+        .def("gather", &Gatherer::gather, "slots"_a.none(), "index"_a, "threads"_a = 1,
+             "Copy sequence index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0) to place i, all streams.\n\n"
+             "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr, indices, values,\n"
+             "offsets); offsets is None where every chunk involved has one row a sequence. Copies above 1 MiB use\n"
+             "up to `threads` threads; above 16 KiB they release the GIL. IndexError for a bad slot or index, before\n"
+             "anything is copied.");
+    m.def("pad", &py_pad, "rows"_a, "offsets"_a, "fill"_a, "length"_a = -1,
+          "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row is real.\n\n"
+          "rows (N, *shape), offsets int64[n + 1], fill: an array of one element of the same dtype. T = length, or\n"
+          "the longest sequence for -1. ValueError if length is shorter than that, or offsets do not fit.");
+}

@@ -1,0 +1,152 @@
+#include "feedline/order.h"
+
+#include <limits>
+#include <vector>
+
+#include "arrays.h"
+
+namespace nb = nanobind;
+using namespace feedline;
+using namespace feedline::bindings;
+using namespace nb::literals;
+
+static std::string number(std::uint64_t value) { return std::to_string(value); }
+
+static std::uint64_t py_hash_key(nb::sequence words) {
+    std::vector<std::uint64_t> values;
+    for (nb::handle word : words) {
+        const std::uint64_t value = PyLong_AsUnsignedLongLong(word.ptr());
+        if (PyErr_Occurred()) {
+            nb::python_error cause;
+            const std::string message = "expected integers from 0 to 2**64-1 in `words`, got " +
+                                        text(nb::repr(word)) + " at " + number(values.size());
+            if (cause.matches(PyExc_OverflowError)) throw nb::value_error(message.c_str());
+            throw nb::type_error(message.c_str());
+        }
+        values.push_back(value);
+    }
+    return hash_key(values.data(), values.size());
+}
+
+static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
+    if (n > std::numeric_limits<std::uint32_t>::max())
+        throw nb::value_error(("expected n < 2**32 for fisher_yates, got " + number(n) +
+                               "; larger orders are feistel's")
+                                  .c_str());
+    nb::object out = new_array(n, numpy().uint32);
+    auto* data = data_of<std::uint32_t>(out);
+    nb::gil_scoped_release released;
+    fisher_yates(key, static_cast<std::uint32_t>(n), data);
+    return out;
+}
+
+static nb::object py_feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::uint64_t count) {
+    if (n < 1 || n > kFeistelLimit)
+        throw nb::value_error(("expected 1 <= n <= 2**40 for feistel, got " + number(n)).c_str());
+    if (first > n || count > n - first)
+        throw nb::value_error(("expected first + count <= n = " + number(n) + ", got first = " + number(first) +
+                               ", count = " + number(count))
+                                  .c_str());
+    nb::object out = new_array(count, numpy().int64);
+    auto* data = data_of<std::int64_t>(out);
+    nb::gil_scoped_release released;
+    feistel(key, n, first, count, data);
+    return out;
+}
+
+static nb::object py_fingerprint(std::uint64_t h, nb::handle ordinals) {
+    const Ints in(ordinals, "ordinals", {Ints::kInt64});
+    nb::object out = new_array(in.size(), numpy().uint64);
+    auto* data = data_of<std::uint64_t>(out);
+    nb::gil_scoped_release released;
+    fingerprint(h, in.int64(), in.size(), data);
+    return out;
+}
+
+static nb::tuple py_locate(nb::handle starts, nb::handle t) {
+    const Ints begins(starts, "starts", {Ints::kInt64});
+    const Ints places(t, "t", {Ints::kInt64, Ints::kUint32});
+    if (begins.size() < 1 || begins.size() - 1 > std::numeric_limits<std::uint32_t>::max())
+        throw nb::value_error(("expected slots + 1 numbers in `starts` with 1 <= slots + 1 <= 2**32, got " +
+                               number(begins.size()))
+                                  .c_str());
+    const std::size_t slots = begins.size() - 1;
+    nb::object slot = new_array(places.size(), numpy().uint32);
+    nb::object index = new_array(places.size(), numpy().int64);
+    auto* slot_data = data_of<std::uint32_t>(slot);
+    auto* index_data = data_of<std::int64_t>(index);
+    std::ptrdiff_t outside;
+    {
+        nb::gil_scoped_release released;
+        outside = places.type() == Ints::kInt64
+                      ? locate(begins.int64(), slots, places.int64(), places.size(), slot_data, index_data)
+                      : locate(begins.int64(), slots, places.uint32(), places.size(), slot_data, index_data);
+    }
+    if (outside >= 0) {
+        const std::int64_t got = places.type() == Ints::kInt64 ? places.int64()[outside]
+                                                               : static_cast<std::int64_t>(places.uint32()[outside]);
+        throw nb::index_error(("expected places from " + std::to_string(begins.int64()[0]) + " to below " +
+                               std::to_string(begins.int64()[slots]) + ", got t[" + std::to_string(outside) +
+                               "] = " + std::to_string(got))
+                                  .c_str());
+    }
+    return nb::make_tuple(slot, index);
+}
+
+static nb::object py_cntk_chunk_order(std::uint64_t seed, std::uint64_t chunks) {
+    nb::object out = new_array(chunks, numpy().int64);
+    auto* data = data_of<std::int64_t>(out);
+    nb::gil_scoped_release released;
+    cntk_chunk_order(seed, chunks, data);
+    return out;
+}
+
+static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, nb::handle window_begin,
+                                         nb::handle window_end) {
+    const Ints sizes(counts, "counts", {Ints::kInt64});
+    const Ints begin(window_begin, "window_begin", {Ints::kInt64});
+    const Ints end(window_end, "window_end", {Ints::kInt64});
+    const std::size_t chunks = sizes.size();
+    if (begin.size() != chunks || end.size() != chunks)
+        throw nb::value_error(("expected counts, window_begin and window_end of equal length, got " +
+                               number(chunks) + ", " + number(begin.size()) + " and " + number(end.size()))
+                                  .c_str());
+    std::int64_t total = 0;
+    for (std::size_t c = 0; c < chunks; ++c) {
+        if (sizes.int64()[c] < 0 || __builtin_add_overflow(total, sizes.int64()[c], &total))
+            throw nb::value_error(("expected counts >= 0 with a sum below 2**63, got counts[" + number(c) + "] = " +
+                                   std::to_string(sizes.int64()[c]))
+                                      .c_str());
+    }
+    if (const std::ptrdiff_t c = cntk_windows_fault(begin.int64(), end.int64(), chunks); c >= 0)
+        throw nb::value_error(("expected window_begin[c] <= c < window_end[c] <= " + number(chunks) +
+                               ", both ascending, got [" + std::to_string(begin.int64()[c]) + ", " +
+                               std::to_string(end.int64()[c]) + ") for c = " + std::to_string(c))
+                                  .c_str());
+    nb::object out = new_array(static_cast<std::size_t>(total), numpy().int64);
+    auto* data = data_of<std::int64_t>(out);
+    nb::gil_scoped_release released;
+    cntk_sequence_order(seed, sizes.int64(), begin.int64(), end.int64(), chunks, data);
+    return out;
+}
+
+void bind_order(nb::module_& m) {
+    m.def("hash_key", &py_hash_key, "words"_a,
+          "Hash integers in 0 … 2**64-1 into a 64-bit key. ValueError outside that range.");
+    m.def("fisher_yates", &py_fisher_yates, "key"_a, "n"_a,
+          "A permutation of 0 … n-1, uint32[n], for n < 2**32. ValueError above.");
+    m.def("feistel", &py_feistel, "key"_a, "n"_a, "first"_a, "count"_a,
+          "Images of first … first+count-1 under a permutation of 0 … n-1 that is never stored, int64[count].\n\n"
+          "1 <= n <= 2**40 and first + count <= n, else ValueError.");
+    m.def("fingerprint", &py_fingerprint, "h"_a, "ordinals"_a,
+          "Running order fingerprints, uint64[n], after each of ordinals (int64[n]), starting from h.");
+    m.def("locate", &py_locate, "starts"_a, "t"_a,
+          "Slot (uint32[n]) and index within it (int64[n]) of places t (int64[n] or uint32[n]).\n\n"
+          "starts: int64[slots + 1], ascending, the end last. IndexError where t lies outside.");
+    m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
+          "CNTK 2.7's order of chunks in a sweep, int64[chunks]; seed is the source's seed plus the sweep.");
+    m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a, "window_begin"_a, "window_end"_a,
+          "CNTK 2.7's order of sequences in a sweep, int64[sum(counts)]: home position of the sequence at t.\n\n"
+          "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must hold its\n"
+          "own position, and windows must ascend, else ValueError.");
+}

@@ -1,0 +1,284 @@
+#include "feedline/gather.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace feedline {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kSmallRow = 256;     // rows up to here are copied by fixed-size code, far ahead
+constexpr std::size_t kAheadSmall = 16;    // rows
+constexpr std::size_t kAheadLarge = 2;     // rows
+constexpr std::size_t kAheadRagged = 4;    // sequences
+constexpr std::size_t kAheadOffsets = 16;  // picks
+constexpr std::size_t kLargeLines = 8;     // the hardware fetches the rest of a long row by itself
+constexpr std::size_t kBlock = 512;        // rows whose addresses are worked out together
+
+static inline void prefetch(const std::byte* from, std::size_t bytes) {
+    const std::size_t lines = std::min(kLargeLines, (bytes + kLine - 1) / kLine);
+    for (std::size_t k = 0; k < lines; ++k) __builtin_prefetch(from + k * kLine);
+}
+
+std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64_t end) {
+    if (bounds[0] != 0) return 0;
+    std::uint64_t falls = 0;  // the sign bit gathers every bounds[i + 1] < bounds[i]
+    for (std::size_t i = 0; i < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
+    if (falls != 0)
+        for (std::size_t i = 0; i < n; ++i)
+            if (bounds[i + 1] < bounds[i]) return static_cast<std::ptrdiff_t>(i);
+    return bounds[n] == end ? -1 : static_cast<std::ptrdiff_t>(n);
+}
+
+std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots) {
+    const auto bad = [&](std::size_t i) {
+        const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[i];
+        return slot >= num_slots || picks.index[i] < 0 || picks.index[i] >= sequences[slot];
+    };
+    // Signs are or-ed over the whole batch and looked at once: index < 0, or limit - 1 - index < 0.
+    std::int64_t signs = 0;
+    if (picks.slots == nullptr) {
+        const std::int64_t last = (num_slots == 0 ? 0 : sequences[0]) - 1;
+        for (std::size_t i = 0; i < picks.count; ++i) {
+            const std::int64_t index = picks.index[i];
+            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(index));
+        }
+    } else {
+        std::uint32_t top = 0;
+        for (std::size_t i = 0; i < picks.count; ++i) top = std::max(top, picks.slots[i]);
+        if (picks.count != 0 && top >= num_slots) signs = -1;
+        for (std::size_t i = 0; signs >= 0 && i < picks.count; ++i) {
+            const std::int64_t index = picks.index[i];
+            const std::int64_t last = sequences[picks.slots[i]] - 1;
+            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(index));
+        }
+    }
+    if (signs >= 0) return -1;
+    for (std::size_t i = 0; i < picks.count; ++i)
+        if (bad(i)) return static_cast<std::ptrdiff_t>(i);
+    return -1;
+}
+
+// ---- one row a sequence ---------------------------------------------------------------------------------
+
+// Addresses of picks [begin, begin + n).
+static inline void addresses(const Picks& picks, const DenseSource* sources, std::size_t row_bytes,
+                             std::size_t begin, std::size_t n, const std::byte** from) {
+    if (picks.slots == nullptr) {
+        const std::byte* base = sources[0].rows;
+        for (std::size_t i = 0; i < n; ++i) from[i] = base + static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
+    } else {
+        for (std::size_t i = 0; i < n; ++i)
+            from[i] = sources[picks.slots[begin + i]].rows + static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
+    }
+}
+
+template <std::size_t kBytes>
+static void copy_fixed(const std::byte* const* from, std::size_t n, std::size_t, std::byte* out) {
+    for (std::size_t i = 0; i < n; ++i) {
+        if (i + kAheadSmall < n)
+            for (std::size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(from[i + kAheadSmall] + at);
+        std::memcpy(out + i * kBytes, from[i], kBytes);
+    }
+}
+
+static void copy_small(const std::byte* const* from, std::size_t n, std::size_t row_bytes, std::byte* out) {
+    for (std::size_t i = 0; i < n; ++i) {
+        if (i + kAheadSmall < n) prefetch(from[i + kAheadSmall], row_bytes);
+        std::memcpy(out + i * row_bytes, from[i], row_bytes);
+    }
+}
+
+static void copy_large(const std::byte* const* from, std::size_t n, std::size_t row_bytes, std::byte* out) {
+    for (std::size_t i = 0; i < n; ++i) {
+        if (i + kAheadLarge < n) prefetch(from[i + kAheadLarge], row_bytes);
+        std::memcpy(out + i * row_bytes, from[i], row_bytes);
+    }
+}
+
+using CopyBlock = void (*)(const std::byte* const*, std::size_t, std::size_t, std::byte*);
+
+static CopyBlock copier(std::size_t row_bytes) {
+    switch (row_bytes) {
+        case 1: return copy_fixed<1>;
+        case 2: return copy_fixed<2>;
+        case 4: return copy_fixed<4>;
+        case 8: return copy_fixed<8>;
+        case 12: return copy_fixed<12>;
+        case 16: return copy_fixed<16>;
+        case 32: return copy_fixed<32>;
+        case 64: return copy_fixed<64>;
+        case 128: return copy_fixed<128>;
+        case 256: return copy_fixed<256>;
+        default: return row_bytes <= kSmallRow ? copy_small : copy_large;
+    }
+}
+
+void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
+               std::size_t begin, std::size_t end) {
+    if (row_bytes == 0) return;
+    const CopyBlock copy = copier(row_bytes);
+    const std::byte* from[kBlock];
+    for (std::size_t at = begin; at < end; at += kBlock) {
+        const std::size_t n = std::min(kBlock, end - at);
+        addresses(picks, sources, row_bytes, at, n, from);
+        copy(from, n, row_bytes, out + at * row_bytes);
+    }
+}
+
+// ---- ragged ---------------------------------------------------------------------------------------------
+
+static inline std::size_t slot_of(const Picks& picks, std::size_t i) {
+    return picks.slots == nullptr ? 0 : picks.slots[i];
+}
+
+template <class Source>
+static inline void prefetch_offsets(const Picks& picks, const Source* sources, std::size_t i) {
+    if (i >= picks.count) return;
+    const std::int64_t* offsets = sources[slot_of(picks, i)].offsets;
+    if (offsets != nullptr) __builtin_prefetch(offsets + picks.index[i]);
+}
+
+// Rows [first, last) of a pick; false if the source's offsets lead outside its rows.
+template <class Source>
+static inline bool rows_of(const Source& source, std::int64_t index, std::int64_t& first, std::int64_t& last) {
+    if (source.offsets == nullptr) {
+        first = index;
+        last = index + 1;
+        return true;
+    }
+    first = source.offsets[index];
+    last = source.offsets[index + 1];
+    return 0 <= first && first <= last && last <= source.num_rows;
+}
+
+std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::size_t row_bytes,
+                           const std::byte** from, std::int64_t* out_offsets) {
+    for (std::size_t i = 0; i < kAheadOffsets; ++i) prefetch_offsets(picks, sources, i);
+    std::int64_t total = 0;
+    out_offsets[0] = 0;
+    for (std::size_t i = 0; i < picks.count; ++i) {
+        prefetch_offsets(picks, sources, i + kAheadOffsets);
+        const DenseSource& source = sources[slot_of(picks, i)];
+        std::int64_t first, last;
+        if (!rows_of(source, picks.index[i], first, last) || __builtin_add_overflow(total, last - first, &total))
+            return static_cast<std::ptrdiff_t>(i);
+        from[i] = source.rows + static_cast<std::size_t>(first) * row_bytes;
+        out_offsets[i + 1] = total;
+    }
+    return -1;
+}
+
+void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, std::size_t row_bytes,
+                 std::byte* out, std::size_t begin, std::size_t end) {
+    if (row_bytes == 0) return;
+    const auto bytes = [&](std::size_t i) {
+        return static_cast<std::size_t>(out_offsets[i + 1] - out_offsets[i]) * row_bytes;
+    };
+    for (std::size_t i = begin; i < std::min(begin + kAheadRagged, end); ++i) prefetch(from[i], bytes(i));
+    for (std::size_t i = begin; i < end; ++i) {
+        if (i + kAheadRagged < end) prefetch(from[i + kAheadRagged], bytes(i + kAheadRagged));
+        const std::size_t size = bytes(i);
+        // A chunk without rows may have no memory at all, and memcpy wants an address even for nothing.
+        if (size != 0) std::memcpy(out + static_cast<std::size_t>(out_offsets[i]) * row_bytes, from[i], size);
+    }
+}
+
+// ---- CSR ------------------------------------------------------------------------------------------------
+
+SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes, SparseRun* runs,
+                         std::int64_t* out_offsets) {
+    // Two dependent look-ups a sequence (offsets, then indptr): each has its own distance.
+    const auto prefetch_indptr = [&](std::size_t i) {
+        if (i >= picks.count) return;
+        const SparseSource& source = sources[slot_of(picks, i)];
+        std::int64_t row = picks.index[i];
+        if (source.offsets != nullptr) row = source.offsets[row];
+        if (0 <= row && row <= source.num_rows) __builtin_prefetch(source.indptr + row);
+    };
+    for (std::size_t i = 0; i < kAheadOffsets; ++i) prefetch_offsets(picks, sources, i);
+    std::int64_t rows = 0, values = 0;
+    if (out_offsets != nullptr) out_offsets[0] = 0;
+    for (std::size_t i = 0; i < picks.count; ++i) {
+        prefetch_offsets(picks, sources, i + kAheadOffsets);
+        prefetch_indptr(i + kAheadOffsets / 2);
+        const SparseSource& source = sources[slot_of(picks, i)];
+        std::int64_t first, last;
+        if (!rows_of(source, picks.index[i], first, last)) return {0, 0, static_cast<std::ptrdiff_t>(i)};
+        const std::int64_t first_value = source.indptr[first];
+        const std::int64_t last_value = source.indptr[last];
+        if (first_value < 0 || first_value > last_value || last_value > source.num_values)
+            return {0, 0, static_cast<std::ptrdiff_t>(i)};
+        const std::int64_t count = last_value - first_value;
+        runs[i] = {source.indptr + first, source.indices + first_value,
+                   source.values + static_cast<std::size_t>(first_value) * value_bytes, first_value, count, rows, values};
+        if (__builtin_add_overflow(rows, last - first, &rows) || __builtin_add_overflow(values, count, &values))
+            return {0, 0, static_cast<std::ptrdiff_t>(i)};
+        if (out_offsets != nullptr) out_offsets[i + 1] = rows;
+    }
+    runs[picks.count] = {nullptr, nullptr, nullptr, 0, 0, rows, values};
+    return {rows, values, -1};
+}
+
+void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr, std::int32_t* out_indices,
+                 std::byte* out_values, std::size_t begin, std::size_t end) {
+    const auto prefetch_run = [&](std::size_t i) {
+        const SparseRun& run = runs[i];
+        const auto count = static_cast<std::size_t>(run.num_values);
+        prefetch(reinterpret_cast<const std::byte*>(run.indices), count * sizeof(std::int32_t));
+        prefetch(run.values, count * value_bytes);
+    };
+    if (begin == 0) out_indptr[0] = 0;
+    for (std::size_t i = begin; i < std::min(begin + kAheadRagged, end); ++i) prefetch_run(i);
+    for (std::size_t i = begin; i < end; ++i) {
+        if (i + kAheadRagged < end) prefetch_run(i + kAheadRagged);
+        const SparseRun& run = runs[i];
+        const std::int64_t shift = run.out_value - run.first_value;
+        const std::int64_t rows = runs[i + 1].out_row - run.out_row;
+        std::int64_t* indptr = out_indptr + run.out_row;
+        for (std::int64_t r = 1; r <= rows; ++r) indptr[r] = run.indptr[r] + shift;
+        if (run.num_values == 0) continue;
+        const auto count = static_cast<std::size_t>(run.num_values);
+        std::memcpy(out_indices + run.out_value, run.indices, count * sizeof(std::int32_t));
+        std::memcpy(out_values + static_cast<std::size_t>(run.out_value) * value_bytes, run.values,
+                    count * value_bytes);
+    }
+}
+
+// ---- padding --------------------------------------------------------------------------------------------
+
+template <class T>
+static void fill_with(std::byte* out, std::size_t bytes, const std::byte* fill) {
+    T value;
+    std::memcpy(&value, fill, sizeof value);
+    for (std::size_t at = 0; at < bytes; at += sizeof value) std::memcpy(out + at, &value, sizeof value);
+}
+
+static void fill_elements(std::byte* out, std::size_t bytes, const std::byte* fill, std::size_t element_bytes) {
+    if (bytes == 0) return;
+    if (std::all_of(fill, fill + element_bytes, [&](std::byte b) { return b == fill[0]; })) {
+        std::memset(out, static_cast<int>(fill[0]), bytes);
+        return;
+    }
+    switch (element_bytes) {
+        case 2: return fill_with<std::uint16_t>(out, bytes, fill);
+        case 4: return fill_with<std::uint32_t>(out, bytes, fill);
+        case 8: return fill_with<std::uint64_t>(out, bytes, fill);
+        default:
+            for (std::size_t at = 0; at < bytes; at += element_bytes) std::memcpy(out + at, fill, element_bytes);
+    }
+}
+
+void pad(const std::byte* rows, const std::int64_t* offsets, std::size_t n, std::size_t row_bytes,
+         const std::byte* fill, std::size_t element_bytes, std::size_t length, std::byte* out, bool* mask) {
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto first = static_cast<std::size_t>(offsets[i]);
+        const std::size_t real = static_cast<std::size_t>(offsets[i + 1]) - first;
+        std::byte* to = out + i * length * row_bytes;
+        if (real * row_bytes != 0) std::memcpy(to, rows + first * row_bytes, real * row_bytes);
+        fill_elements(to + real * row_bytes, (length - real) * row_bytes, fill, element_bytes);
+        std::memset(mask + i * length, 1, real);
+        std::memset(mask + i * length + real, 0, length - real);
+    }
+}
+
+}  // namespace feedline

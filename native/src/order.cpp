@@ -1,0 +1,219 @@
+#include "feedline/order.h"
+
+#include "feedline/cpu.h"
+#include "order_rounds.h"
+
+namespace feedline {
+
+std::uint64_t hash_key(const std::uint64_t* words, std::size_t count) {
+    std::uint64_t h = 0;
+    for (std::size_t k = 0; k < count; ++k) h = mix64((h + kGolden) ^ mix64(words[k] + kGolden));
+    return h;
+}
+
+// ---- Fisher-Yates ---------------------------------------------------------------------------------------
+
+static inline std::uint32_t swap_target(std::uint64_t key, std::uint64_t i) {
+    const std::uint64_t u = mix64(key + (i + 1) * kGolden);
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint32_t>((static_cast<Wide>(u) * (i + 1)) >> 64);
+}
+
+void fisher_yates(std::uint64_t key, std::uint32_t n, std::uint32_t* out) {
+    for (std::uint32_t i = 0; i < n; ++i) out[i] = i;
+    if (n < 2) return;
+    // Targets depend on the counter alone, never on earlier swaps: they are computed ahead, and their cache
+    // lines are on the way when the swap comes.
+    constexpr std::uint32_t kAhead = 16;
+    std::uint32_t ring[kAhead];
+    const std::uint32_t last = n - 1;
+    for (std::uint32_t d = 0; d < kAhead && d < last; ++d) {
+        ring[d] = swap_target(key, last - d);
+        __builtin_prefetch(out + ring[d], 1);
+    }
+    std::uint32_t i = last;
+    std::uint32_t place = 0;
+    for (; i > kAhead; --i, place = (place + 1) % kAhead) {
+        const std::uint32_t j = ring[place];
+        const std::uint32_t ahead = swap_target(key, i - kAhead);
+        __builtin_prefetch(out + ahead, 1);
+        ring[place] = ahead;
+        const std::uint32_t held = out[i];
+        out[i] = out[j];
+        out[j] = held;
+    }
+    for (; i > 0; --i, place = (place + 1) % kAhead) {
+        const std::uint32_t j = ring[place];
+        const std::uint32_t held = out[i];
+        out[i] = out[j];
+        out[j] = held;
+    }
+}
+
+// ---- Feistel --------------------------------------------------------------------------------------------
+
+static inline std::uint32_t scramble(std::uint32_t v, std::uint32_t key) {
+    std::uint32_t z = v ^ key;
+    z ^= z >> 16;
+    z *= 0x85ebca6bu;
+    z ^= z >> 13;
+    z *= 0xc2b2ae35u;
+    return z ^ (z >> 16);
+}
+
+void feistel_rounds_portable(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo,
+                             std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+        std::uint32_t h = hi[i];
+        std::uint32_t l = lo[i];
+        for (int r = 0; r < 6; r += 2) {
+            h ^= scramble(l, rounds.key[r]) & rounds.mask_hi;
+            l ^= scramble(h, rounds.key[r + 1]) & rounds.mask_lo;
+        }
+        hi[i] = h;
+        lo[i] = l;
+    }
+}
+
+static void run_rounds(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo, std::size_t count) {
+    const std::size_t padded = (count + kFeistelLanes - 1) / kFeistelLanes * kFeistelLanes;
+    for (std::size_t i = count; i < padded; ++i) hi[i] = lo[i] = 0;
+#ifdef FEEDLINE_X86
+    if (cpu().avx2) return feistel_rounds_avx2(rounds, hi, lo, padded);
+#endif
+    feistel_rounds_portable(rounds, hi, lo, padded);
+}
+
+static FeistelRounds feistel_rounds(std::uint64_t key, std::uint64_t n) {
+    std::uint32_t width = 0;
+    while (width < 64 && (n - 1) >> width != 0) ++width;
+    FeistelRounds rounds;
+    rounds.low_bits = width / 2;
+    rounds.mask_lo = (std::uint32_t{1} << rounds.low_bits) - 1;
+    rounds.mask_hi = (std::uint32_t{1} << (width - rounds.low_bits)) - 1;
+    for (std::uint64_t r = 0; r < 6; ++r)
+        rounds.key[r] = static_cast<std::uint32_t>(mix64(key + (r + 1) * kGolden));
+    return rounds;
+}
+
+void feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::size_t count, std::int64_t* out) {
+    const FeistelRounds rounds = feistel_rounds(key, n);
+    const std::uint32_t low_bits = rounds.low_bits;
+    std::uint32_t hi[kFeistelBlock];
+    std::uint32_t lo[kFeistelBlock];
+    std::uint32_t walker[kFeistelBlock];  // place in the block of every index that is still at or above n
+    for (std::size_t done = 0; done < count; done += kFeistelBlock) {
+        const std::size_t block = count - done < kFeistelBlock ? count - done : kFeistelBlock;
+        std::int64_t* place = out + done;
+        for (std::size_t i = 0; i < block; ++i) {
+            const std::uint64_t x = first + done + i;
+            hi[i] = static_cast<std::uint32_t>(x >> low_bits);
+            lo[i] = static_cast<std::uint32_t>(x) & rounds.mask_lo;
+        }
+        run_rounds(rounds, hi, lo, block);
+        // Walkers are moved together after every pass, so that a pass costs what is left, not the block.
+        std::size_t left = 0;
+        for (std::size_t i = 0; i < block; ++i) {
+            const std::uint32_t h = hi[i];
+            const std::uint32_t l = lo[i];
+            const std::uint64_t x = static_cast<std::uint64_t>(h) << low_bits | l;
+            place[i] = static_cast<std::int64_t>(x);
+            hi[left] = h;
+            lo[left] = l;
+            walker[left] = static_cast<std::uint32_t>(i);
+            left += x >= n;
+        }
+        while (left != 0) {
+            const std::size_t walking = left;
+            run_rounds(rounds, hi, lo, walking);
+            left = 0;
+            for (std::size_t k = 0; k < walking; ++k) {
+                const std::uint32_t h = hi[k];
+                const std::uint32_t l = lo[k];
+                const std::uint32_t i = walker[k];
+                const std::uint64_t x = static_cast<std::uint64_t>(h) << low_bits | l;
+                place[i] = static_cast<std::int64_t>(x);
+                hi[left] = h;
+                lo[left] = l;
+                walker[left] = i;
+                left += x >= n;
+            }
+        }
+    }
+}
+
+// ---- fingerprint, locate --------------------------------------------------------------------------------
+
+void fingerprint(std::uint64_t h, const std::int64_t* ordinals, std::size_t count, std::uint64_t* out) {
+    for (std::size_t k = 0; k < count; ++k) {
+        h = mix64(h ^ mix64(static_cast<std::uint64_t>(ordinals[k]) + 1));
+        out[k] = h;
+    }
+}
+
+template <class T>
+static std::ptrdiff_t locate_any(const std::int64_t* starts, std::size_t slots, const T* t, std::size_t count,
+                                 std::uint32_t* slot, std::int64_t* index) {
+    const std::int64_t begin = starts[0];
+    const std::int64_t end = starts[slots];
+    unsigned outside = 0;
+    for (std::size_t k = 0; k < count; ++k) {
+        const auto place = static_cast<std::int64_t>(t[k]);
+        outside |= static_cast<unsigned>(place < begin) | static_cast<unsigned>(place >= end);
+    }
+    if (outside) {
+        for (std::size_t k = 0; k < count; ++k) {
+            const auto place = static_cast<std::int64_t>(t[k]);
+            if (place < begin || place >= end) return static_cast<std::ptrdiff_t>(k);
+        }
+    }
+    if (slots == 1) {
+        for (std::size_t k = 0; k < count; ++k) {
+            slot[k] = 0;
+            index[k] = static_cast<std::int64_t>(t[k]) - begin;
+        }
+        return -1;
+    }
+    // Every search of a group takes the same steps, so the loads of a step do not wait for each other.
+    constexpr std::size_t kGroup = 16;
+    std::size_t k = 0;
+    for (; k + kGroup <= count; k += kGroup) {
+        std::uint32_t base[kGroup] = {};
+        for (std::size_t length = slots; length > 1;) {
+            const std::size_t half = length / 2;
+            for (std::size_t g = 0; g < kGroup; ++g) {
+                const bool right = starts[base[g] + half] <= static_cast<std::int64_t>(t[k + g]);
+                base[g] += right ? static_cast<std::uint32_t>(half) : 0;
+            }
+            length -= half;
+        }
+        for (std::size_t g = 0; g < kGroup; ++g) {
+            slot[k + g] = base[g];
+            index[k + g] = static_cast<std::int64_t>(t[k + g]) - starts[base[g]];
+        }
+    }
+    for (; k < count; ++k) {
+        const auto place = static_cast<std::int64_t>(t[k]);
+        std::uint32_t base = 0;
+        for (std::size_t length = slots; length > 1;) {
+            const std::size_t half = length / 2;
+            base += starts[base + half] <= place ? static_cast<std::uint32_t>(half) : 0;
+            length -= half;
+        }
+        slot[k] = base;
+        index[k] = place - starts[base];
+    }
+    return -1;
+}
+
+std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::int64_t* t, std::size_t count,
+                      std::uint32_t* slot, std::int64_t* index) {
+    return locate_any(starts, slots, t, count, slot, index);
+}
+
+std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t, std::size_t count,
+                      std::uint32_t* slot, std::int64_t* index) {
+    return locate_any(starts, slots, t, count, slot, index);
+}
+
+}  // namespace feedline

@@ -1,0 +1,52 @@
+"""Gathers as plain Python: one sequence at a time, by slicing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def dense(chunks, slots, index):
+    """chunks: {slot: (rows, offsets | None)}; slots None means 0. Returns (rows, offsets | None)."""
+    some = next(iter(chunks.values()))[0]
+    pieces, lengths, ragged = [], [], False
+    for slot, i in zip(slots if slots is not None else [0] * len(index), index, strict=True):
+        rows, offsets = chunks[int(slot)]
+        first, last = (i, i + 1) if offsets is None else (offsets[i], offsets[i + 1])
+        ragged |= offsets is not None
+        pieces.append(rows[first:last])
+        lengths.append(int(last - first))
+    rows = np.concatenate([some[:0], *pieces])
+    return rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64) if ragged else None
+
+
+def sparse(chunks, slots, index):
+    """chunks: {slot: (indptr, indices, values, offsets | None)}; the same four come back."""
+    some = next(iter(chunks.values()))
+    indptr, indices, values, bounds, ragged = [0], [some[1][:0]], [some[2][:0]], [0], False
+    for slot, i in zip(slots if slots is not None else [0] * len(index), index, strict=True):
+        starts, columns, numbers, offsets = chunks[int(slot)]
+        first, last = (i, i + 1) if offsets is None else (offsets[i], offsets[i + 1])
+        ragged |= offsets is not None
+        for row in range(first, last):
+            indptr.append(indptr[-1] + int(starts[row + 1] - starts[row]))
+            indices.append(columns[starts[row] : starts[row + 1]])
+            values.append(numbers[starts[row] : starts[row + 1]])
+        bounds.append(bounds[-1] + int(last - first))
+    return (
+        np.array(indptr, np.int64),
+        np.concatenate(indices),
+        np.concatenate(values),
+        np.array(bounds, np.int64) if ragged else None,
+    )
+
+
+def pad(rows, offsets, fill, length=-1):
+    lengths = [int(b - a) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    longest = max(lengths, default=0) if length < 0 else length
+    padded = np.empty((len(lengths), longest, *rows.shape[1:]), rows.dtype)
+    padded[...] = fill.reshape(())
+    mask = np.zeros((len(lengths), longest), bool)
+    for i, n in enumerate(lengths):
+        padded[i, :n] = rows[offsets[i] : offsets[i + 1]]
+        mask[i, :n] = True
+    return padded, mask
