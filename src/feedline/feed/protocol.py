@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Deserializer(abc.ABC):
     """
 
     schema: Schema
-    random_access: ClassVar[bool] | bool = False
+    random_access: bool = False
     name: str = "data"
 
     @abc.abstractmethod

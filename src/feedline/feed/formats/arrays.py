@@ -24,11 +24,11 @@ class ArrayDeserializer(Deserializer):
 
     The schema is inferred: dtype and shape of a stream are those of its data. Data of a stream may be
 
-    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps too), or anything on the CPU with
-      ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied if C-contiguous;
+    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps too), or anything on the CPU
+      with ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied if C-contiguous;
     - a SciPy sparse matrix ``(N, classes)``, one sample a sequence; the entries of a CSR matrix with int32
       indices are not copied;
-    - a list with one array ``(length, *shape)``, or one SciPy sparse matrix ``(length, classes)``, a sequence;
+    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` a sequence;
       a flat list of numbers counts as an array. Lists are packed into one array, once;
     - a `Value`.
 
@@ -62,7 +62,9 @@ class ArrayDeserializer(Deserializer):
             raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
         data = {**(streams or {}), **arrays}
         if len(data) < len(streams or {}) + len(arrays):
-            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}")
+            raise SchemaError(
+                f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}"
+            )
         if defines_size is not None and defines_size not in data:
             raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
         self._values = {name: _as_value(name, given) for name, given in data.items()}
@@ -78,7 +80,9 @@ class ArrayDeserializer(Deserializer):
             raise SchemaError(f"expected the same number of sequences in all streams, got: {listed}")
         self._count = next(iter(counts.values()))
         if self._count == 0:
-            raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
+            raise DataError(
+                f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}"
+            )
         self._step = int(chunk_sequences)
         self._table: list[ChunkInfo] | None = None
 
@@ -142,6 +146,11 @@ def _as_value(name: str, data: Any) -> Value:
         raise TypeError(
             f"expected numbers or bools for stream `{name}`, got dtype {value.dtype}; "
             f"encode it first, e.g. as class indices or one-hot rows"
+        )
+    if value.is_sparse and value.dtype not in (np.float32, np.float64):
+        raise TypeError(
+            f"expected float32 or float64 for sparse stream `{name}`, got {value.dtype}; "
+            f"convert it with .astype('float32')"
         )
     return value
 

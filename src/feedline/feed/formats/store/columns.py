@@ -26,7 +26,11 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import SchemaError
 
 METADATA_KEY = b"feedline"
-_DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+_SPARSE_DTYPES = ("float32", "float64")
 
 
 def stored_stream(name: str, stream: Stream) -> Stream:
@@ -40,7 +44,11 @@ def stored_stream(name: str, stream: Stream) -> Stream:
             f"expected a dtype of {', '.join(_DTYPES)} for stream `{name}`, got {stream.dtype.name}; "
             f"convert it first, e.g. a complex number to two floats"
         )
-    return Stream(stream.shape, stream.dtype.newbyteorder("="), stream.sparse, defines_size=stream.defines_size)
+    if stream.sparse and stream.dtype.name not in _SPARSE_DTYPES:
+        raise SchemaError(f"expected float32 or float64 for sparse stream `{name}`, got {stream.dtype.name}")
+    return Stream(
+        stream.shape, stream.dtype.newbyteorder("="), stream.sparse, defines_size=stream.defines_size
+    )
 
 
 def describe(stream: Stream) -> dict[str, Any]:
@@ -62,14 +70,15 @@ def parse(row: Any) -> Stream:
     if not isinstance(row, dict):
         raise ValueError(f"expected an object that declares a stream, got {row!r}")
     shape, dtype = row.get("shape"), row.get("dtype")
-    flags = [row.get("sparse"), row.get("defines_size")]
-    dims = shape if isinstance(shape, list) else [None]
-    if any(type(d) is not int or not 0 <= d < 2**31 for d in dims) or len(dims) > 32:
+    sparse, defines_size = row.get("sparse"), row.get("defines_size")
+    if not isinstance(shape, list) or any(type(d) is not int or not 0 <= d < 2**31 for d in shape):
         raise ValueError(f"expected a list of dimensions as shape, got {shape!r}")
-    if dtype not in _DTYPES or any(type(flag) is not bool for flag in flags):
-        raise ValueError(f"expected a dtype and two flags, got {dtype!r}, {flags!r}")
-    stream = Stream(tuple(dims), dtype, flags[0], defines_size=flags[1])
-    if stream.size * stream.dtype.itemsize >= 2**31:
+    if len(shape) > 32:
+        raise ValueError(f"expected at most 32 dimensions, got {len(shape)}")
+    if dtype not in (_SPARSE_DTYPES if sparse is True else _DTYPES) or type(sparse) is not bool or type(defines_size) is not bool:
+        raise ValueError(f"expected a dtype and two flags, got {dtype!r}, {sparse!r}, {defines_size!r}")
+    stream = Stream(tuple(shape), dtype, sparse, defines_size=defines_size)
+    if not sparse and stream.size * stream.dtype.itemsize >= 2**31:
         raise ValueError(f"expected a sample of less than 2 GiB, got shape {stream.shape}")
     return stream
 
@@ -191,5 +200,7 @@ def _bounds(bounds: NDArray[np.int64], what: str) -> NDArray[np.int64]:
     falls = np.flatnonzero(bounds[1:] < bounds[:-1])
     if len(falls):
         i = int(falls[0])
-        raise ValueError(f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}")
+        raise ValueError(
+            f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}"
+        )
     return bounds

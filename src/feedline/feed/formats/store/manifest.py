@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Schema
+from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
 
@@ -39,7 +39,8 @@ class Part:
         samples: samples in the file.
         chunks: int64 arrays, one entry a chunk (a record batch): ``byte`` and ``bytes`` of its message in the
             file, its ``crc32c``, ``sequences`` and ``samples``.
-        totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a chunk.
+        totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a
+            chunk.
     """
 
     file: str
@@ -58,6 +59,12 @@ class Lengths:
     file: str
     bytes: int
     crc32c: int
+
+
+def lengths_header(count: int) -> bytes:
+    """The 128 bytes before the lengths, as NumPy's format 1.0 has them; the same for every count but digits."""
+    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({count},), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,9 @@ class _Parser:
         self.path = path
 
     def fail(self, what: str) -> NoReturn:
-        raise DataError(what, path=self.path, hint="the manifest is damaged; restore it or write the store again")
+        raise DataError(
+            what, path=self.path, hint="the manifest is damaged; restore it or write the store again"
+        )
 
     def manifest(self, text: bytes) -> Manifest:
         found = _CHECKSUM.search(text)
@@ -178,7 +187,9 @@ class _Parser:
             )
         schema = self.schema(tree.get("streams"))
         lengths = self.lengths(tree.get("lengths"), schema)
-        parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
+        parts = [
+            self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))
+        ]
         sequences, samples = self.count(tree, "sequences"), self.count(tree, "samples")
         for what, total, summed in (
             ("sequences", sequences, sum(part.sequences for part in parts)),
@@ -194,12 +205,15 @@ class _Parser:
         return Manifest(schema, sequences, samples, lengths, parts)
 
     def schema(self, rows: Any) -> Schema:
-        streams = {}
+        streams: dict[str, Stream] = {}
         for row in self.list(rows, "streams"):
             try:
-                streams[row.get("name") if isinstance(row, dict) else None] = columns.parse(row)
+                stream = columns.parse(row)
             except (ValueError, TypeError) as error:
                 self.fail(str(error))
+            if not isinstance(row.get("name"), str) or row["name"] in streams:
+                self.fail(f"expected a name of its own for each stream, got {row.get('name')!r}")
+            streams[row["name"]] = stream
         try:
             return Schema(streams)
         except SchemaError as error:
@@ -228,7 +242,9 @@ class _Parser:
         totals = row.get("totals")
         if not isinstance(totals, dict) or set(totals) != set(lengths):
             self.fail(f"expected samples of the streams {sorted(lengths)} in {file}")
-        by_stream = {name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals}
+        by_stream = {
+            name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals
+        }
         if any(len(array) != count for array in [*chunks.values(), *by_stream.values()]) or count == 0:
             self.fail(f"expected tables of one length, at least 1, for the chunks of {file}")
         start, stop = chunks["byte"], chunks["byte"] + chunks["bytes"]
@@ -250,7 +266,10 @@ class _Parser:
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
         # 2^48 leaves room to add: no sum of a table can pass 2^63.
-        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or len(rows) > 2**14 * 2**10:
+        if (
+            not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what))
+            or len(rows) > 2**14 * 2**10
+        ):
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)
 

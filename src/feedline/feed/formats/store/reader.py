@@ -22,7 +22,7 @@ from feedline.data import Chunk, Schema, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
-from feedline.feed.formats.store.manifest import Manifest, Part
+from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, MappedFile
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
@@ -30,8 +30,8 @@ from feedline.feed.protocol import ChunkInfo, Deserializer
 class StoreDeserializer(Deserializer):
     """A store written by `StoreWriter` or `feedline.convert`.
 
-    Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk
-    is read. The entries themselves (indices of sparse streams included) are checked with ``verify``.
+    Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
+    chunk is read. The entries themselves (indices of sparse streams included) are checked with ``verify``.
 
     Args:
         path: the store's folder.
@@ -53,7 +53,9 @@ class StoreDeserializer(Deserializer):
         self._folder = Path(path)
         self._manifest = manifest = Manifest.load(self._folder)
         if isinstance(streams, str):
-            raise TypeError(f"expected a list of stream names, got the string {streams!r}; write [{streams!r}]")
+            raise TypeError(
+                f"expected a list of stream names, got the string {streams!r}; write [{streams!r}]"
+            )
         names = list(manifest.schema) if streams is None else list(streams)
         if len(set(names)) < len(names):
             raise SchemaError(f"expected each stream once, got {', '.join(names)}")
@@ -81,7 +83,9 @@ class StoreDeserializer(Deserializer):
         """Size of every chunk; ``bytes`` are those of its record batch, all streams of the store included."""
         if self._table is None:
             samples = self._samples()
-            table = {key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE}
+            table = {
+                key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE
+            }
             rows = zip(table["sequences"].tolist(), samples.tolist(), table["bytes"].tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
         return self._table
@@ -116,7 +120,9 @@ class StoreDeserializer(Deserializer):
             lengths = self._side(name)[ordinals]
             if len(lengths) and lengths.min() < 0:
                 raise DataError(
-                    f"expected lengths of at least 0, got {lengths.min()}", path=self._side_path(name), stream=name
+                    f"expected lengths of at least 0, got {lengths.min()}",
+                    path=self._side_path(name),
+                    stream=name,
                 )
             np.maximum(longest, lengths, out=longest)
         return longest
@@ -129,8 +135,8 @@ class StoreDeserializer(Deserializer):
         """Tell the kernel how the maps will be used.
 
         Args:
-            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or ``"willneed"``
-                (start reading now).
+            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or
+                ``"willneed"`` (start reading now).
             chunk: that chunk only; None: all files, also those mapped later.
         """
         if advice not in ADVICE:
@@ -208,7 +214,7 @@ class StoreDeserializer(Deserializer):
     # ---- lengths ------------------------------------------------------------------------------------
 
     def _counted(self) -> tuple[list[str], bool]:
-        """Ragged streams that count against the minibatch budget, and whether a one-sample stream does too."""
+        """Ragged streams that count against the budget, and whether a one-sample stream does too."""
         size = self.schema.size_stream
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
@@ -247,19 +253,11 @@ class StoreDeserializer(Deserializer):
         file = MappedFile(path, side.bytes)
         if self._verify:
             self._check_sum(path, file.buffer, 0, side.crc32c)
-        try:
-            with open(path, "rb") as header:
-                np.lib.format.read_magic(header)
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
-                start = header.tell()
-        except (OSError, ValueError) as error:
-            raise _damaged(f"expected a .npy header: {error}", path, 0, name) from error
         count = self._manifest.sequences
-        if shape != (count,) or fortran or dtype != np.dtype("<i4") or side.bytes != start + 4 * count:
-            raise _damaged(
-                f"expected {count} lengths of int32 in {side.bytes} bytes, got {dtype} {shape}", path, 0, name
-            )
-        return file, np.frombuffer(file.buffer, np.int32, count, start)
+        header = lengths_header(count)
+        if side.bytes != len(header) + 4 * count or file.buffer.slice(0, len(header)).to_pybytes() != header:
+            raise _damaged(f"expected a .npy file of {count} int32 lengths", path, 0, name)
+        return file, np.frombuffer(file.buffer, "<i4", count, len(header))
 
 
 _TABLE = ("sequences", "bytes")
@@ -279,7 +277,7 @@ class _MappedPart:
             found = pa.ipc.read_schema(file.buffer.slice(8, head - 8))
         except (pa.ArrowException, OSError, ValueError, EOFError, TypeError) as error:
             raise _damaged(f"expected an Arrow file: {error}", file.path, 0) from error
-        if not found.equals(self.arrow):
+        if not found.equals(self.arrow, check_metadata=True):
             raise _damaged(f"expected the columns\n{self.arrow}\ngot\n{found}", file.path, 0)
 
 
@@ -302,7 +300,11 @@ def _check_indices(path: str, name: str, value: Value) -> None:
 
 def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
     return DataError(
-        what, path=path, byte=byte, stream=stream, hint="the file is damaged; restore it or write the store again"
+        what,
+        path=path,
+        byte=byte,
+        stream=stream,
+        hint="the file is damaged; restore it or write the store again",
     )
 
 

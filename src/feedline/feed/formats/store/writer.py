@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
-from feedline.data.value import DenseValue, SparseValue
+from feedline.data.value import SparseValue
 from feedline.errors import DataError
+from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
-from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
 
 Piece = dict[str, Value]
 
@@ -56,7 +57,9 @@ class StoreWriter:
         overwrite: bool = False,
     ) -> None:
         if chunk_bytes < 1 or part_bytes < 1:
-            raise ValueError(f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}")
+            raise ValueError(
+                f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}"
+            )
         self.path = Path(os.path.abspath(path))
         self.given = schema
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
@@ -71,6 +74,8 @@ class StoreWriter:
         self._parts: list[_PartFile] = []
         self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
         self._sequences = 0
+        self.manifest: Manifest | None = None
+        """What was written; None until `close`."""
         with self._cleaning_up():
             self._folder.mkdir()
 
@@ -86,7 +91,9 @@ class StoreWriter:
         chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
         if chunk.errors:
             index, error = min(chunk.errors.items())
-            raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
+            raise DataError(
+                f"expected readable sequences only, got an unreadable one at index {index}"
+            ) from error
         if chunk.schema.digest != self.given.digest:
             Chunk(self.given, chunk.values)  # says what differs
         with self._cleaning_up():
@@ -107,8 +114,10 @@ class StoreWriter:
 
     def abort(self) -> None:
         """Drop everything written so far."""
-        for file in [*self._parts, *self._lengths.values()]:
-            file.drop()
+        for part in self._parts:
+            part.drop()
+        for lengths in self._lengths.values():
+            lengths.drop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> StoreWriter:
@@ -142,14 +151,14 @@ class StoreWriter:
                 self._flush()
         if self._pending:
             # The caller may use his arrays again; all but the last piece were copied when they came.
-            self._pending[-1] = {name: _copy(value) for name, value in self._pending[-1].items()}
+            self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
 
     def _flush(self) -> None:
         if not self._pending:
             return
         import pyarrow as pa
 
-        values = {name: _join([piece[name] for piece in self._pending]) for name in self.schema}
+        values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
         self._pending, self._pending_bytes = [], 0
         ragged = {name for name, value in values.items() if not value.one_sample_each}
         # All chunks of a file have the same columns. A stream that turns out to have sequences begins a new
@@ -159,7 +168,9 @@ class StoreWriter:
             self._end_part()
         self._ragged |= ragged
         if self._part is None:
-            fields = [columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
+            fields = [
+                columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()
+            ]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged))
             self._parts.append(self._part)
@@ -184,10 +195,12 @@ class StoreWriter:
 
     def _finish(self) -> None:
         self._end_part()
-        lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
+        lengths = {
+            name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged
+        }
         parts = [part.describe(list(lengths)) for part in self._parts]
         manifest = Manifest(self.schema, self._sequences, sum(part.samples for part in parts), lengths, parts)
-        with open(self._folder / MANIFEST, "wb") as file:
+        with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
         _sync_folder(self._folder)
@@ -205,14 +218,19 @@ class StoreWriter:
         _sync_folder(self.path.parent)
         if old is not None:
             shutil.rmtree(old)
+        self.manifest = manifest
 
     def _refuse_existing(self) -> None:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise FileExistsError(f"{self.path} exists; pass overwrite=True to replace a store, or choose another name")
+            raise FileExistsError(
+                f"{self.path} exists; pass overwrite=True to replace a store, or choose another name"
+            )
         if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise FileExistsError(f"{self.path} is not a feedline store, so overwrite=True does not replace it")
+            raise FileExistsError(
+                f"{self.path} is not a feedline store, so overwrite=True does not replace it"
+            )
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
@@ -352,23 +370,17 @@ class _LengthsFile:
     def add(self, lengths: NDArray[np.int64], before: int) -> None:
         if self._file is None:
             self._file = open(self._path, "w+b")  # noqa: SIM115  # closed by `close` or `drop`
-            self._header(0)
+            self._file.write(lengths_header(0))
             for start in range(0, before, 1 << 20):
                 self._file.write(np.ones(min(before - start, 1 << 20), np.int32).tobytes())
         if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
             raise DataError(f"expected sequences of less than 2^31 samples, got {lengths.max()}")
         self._file.write(lengths.astype("<i4").tobytes())
 
-    def _header(self, count: int) -> None:
-        # NumPy leaves room in the header for the count to grow.
-        assert self._file is not None
-        self._file.seek(0)
-        header = {"descr": "<i4", "fortran_order": False, "shape": (count,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
     def close(self, count: int) -> Lengths:
         assert self._file is not None
-        self._header(count)
+        self._file.seek(0)
+        self._file.write(lengths_header(count))
         self._file.seek(0)
         crc = 0
         while block := self._file.read(1 << 20):
@@ -395,40 +407,6 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
             width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
             total += width if value.one_sample_each else value.lengths * width
     return total
-
-
-def _copy(value: Value) -> Value:
-    if isinstance(value, SparseValue):
-        offsets = None if value.one_sample_each else value.offsets.copy()
-        return SparseValue(
-            value.indptr.copy(), value.indices.copy(), value.values.copy(), value.classes, offsets
-        )
-    assert isinstance(value, DenseValue)
-    return DenseValue(value.rows.copy(), None if value.one_sample_each else value.offsets.copy())
-
-
-def _join(values: list[Value]) -> Value:
-    """One value with the sequences of all; ragged if any of them is."""
-    if len(values) == 1:
-        return values[0]
-    offsets = None
-    if not all(value.one_sample_each for value in values):
-        offsets = _stitch([value.offsets for value in values])
-    first = values[0]
-    if isinstance(first, SparseValue):
-        parts = [value for value in values if isinstance(value, SparseValue)]
-        return SparseValue(
-            _stitch([value.indptr for value in parts]),
-            np.concatenate([value.indices for value in parts]),
-            np.concatenate([value.values for value in parts]),
-            first.classes,
-            offsets,
-        )
-    return DenseValue(np.concatenate([value.rows for value in values if isinstance(value, DenseValue)]), offsets)
-
-
-def _stitch(bounds: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in bounds]))]).astype(np.int64)
 
 
 def _sync(file: Any) -> None:
