@@ -559,13 +559,13 @@ void bind_gather(nb::module_& m) {
         .def("clear", &Gatherer::clear, "Let go of all chunks, and of the dtypes and shapes they fixed.")
         .def_prop_ro("slots", &Gatherer::slots, "Slots that hold a chunk, ascending.")
         .def("sequences", &Gatherer::sequences, "slot"_a, "Number of sequences in a slot's chunk. IndexError if vacant.")
-        .def("gather", &Gatherer::gather, "slots"_a.none(), "index"_a, "threads"_a = 1,
+        .def("gather", &Gatherer::gather, "slots"_a.none(), "index"_a.none(), "threads"_a = 1,
              "Copy sequence index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0) to place i, all streams.\n\n"
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr, indices, values,\n"
              "offsets); offsets is None where every chunk involved has one row a sequence. Copies above 1 MiB use\n"
              "up to `threads` threads; above 16 KiB they release the GIL. IndexError for a bad slot or index, before\n"
              "anything is copied.");
-    m.def("pad", &py_pad, "rows"_a, "offsets"_a, "fill"_a, "length"_a = -1,
+    m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row is real.\n\n"
           "rows (N, *shape), offsets int64[n + 1], fill: an array of one element of the same dtype. T = length, or\n"
           "the longest sequence for -1. ValueError if length is shorter than that, or offsets do not fit.");

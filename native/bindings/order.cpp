@@ -138,14 +138,15 @@ void bind_order(nb::module_& m) {
     m.def("feistel", &py_feistel, "key"_a, "n"_a, "first"_a, "count"_a,
           "Images of first … first+count-1 under a permutation of 0 … n-1 that is never stored, int64[count].\n\n"
           "1 <= n <= 2**40 and first + count <= n, else ValueError.");
-    m.def("fingerprint", &py_fingerprint, "h"_a, "ordinals"_a,
+    m.def("fingerprint", &py_fingerprint, "h"_a, "ordinals"_a.none(),
           "Running order fingerprints, uint64[n], after each of ordinals (int64[n]), starting from h.");
-    m.def("locate", &py_locate, "starts"_a, "t"_a,
+    m.def("locate", &py_locate, "starts"_a.none(), "t"_a.none(),
           "Slot (uint32[n]) and index within it (int64[n]) of places t (int64[n] or uint32[n]).\n\n"
           "starts: int64[slots + 1], ascending, the end last. IndexError where t lies outside.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
           "CNTK 2.7's order of chunks in a sweep, int64[chunks]; seed is the source's seed plus the sweep.");
-    m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a, "window_begin"_a, "window_end"_a,
+    m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a.none(), "window_begin"_a.none(),
+          "window_end"_a.none(),
           "CNTK 2.7's order of sequences in a sweep, int64[sum(counts)]: home position of the sequence at t.\n\n"
           "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must hold its\n"
           "own position, and windows must ascend, else ValueError.");

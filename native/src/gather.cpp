@@ -7,7 +7,7 @@ namespace feedline {
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kSmallRow = 256;     // rows up to here are copied by fixed-size code, far ahead
-constexpr std::size_t kAheadSmall = 16;    // rows
+constexpr std::size_t kAheadSmall = 32;    // rows
 constexpr std::size_t kAheadLarge = 2;     // rows
 constexpr std::size_t kAheadRagged = 4;    // sequences
 constexpr std::size_t kAheadOffsets = 16;  // picks
@@ -15,8 +15,10 @@ constexpr std::size_t kLargeLines = 8;     // the hardware fetches the rest of a
 constexpr std::size_t kBlock = 512;        // rows whose addresses are worked out together
 
 static inline void prefetch(const std::byte* from, std::size_t bytes) {
-    const std::size_t lines = std::min(kLargeLines, (bytes + kLine - 1) / kLine);
-    for (std::size_t k = 0; k < lines; ++k) __builtin_prefetch(from + k * kLine);
+    const std::size_t part = std::min(kLargeLines * kLine, bytes);
+    for (std::size_t at = 0; at < part; at += kLine) __builtin_prefetch(from + at);
+    // Rows need not start at a line: the last byte may lie on one more.
+    __builtin_prefetch(from + part - (part != 0));
 }
 
 std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64_t end) {
@@ -74,14 +76,15 @@ static inline void addresses(const Picks& picks, const DenseSource* sources, std
 
 template <std::size_t kBytes>
 static void copy_fixed(const std::byte* const* from, std::size_t n, std::size_t, std::byte* out) {
+    for (std::size_t i = 0; i < std::min(kAheadSmall, n); ++i) prefetch(from[i], kBytes);
     for (std::size_t i = 0; i < n; ++i) {
-        if (i + kAheadSmall < n)
-            for (std::size_t at = 0; at < kBytes; at += kLine) __builtin_prefetch(from[i + kAheadSmall] + at);
+        if (i + kAheadSmall < n) prefetch(from[i + kAheadSmall], kBytes);
         std::memcpy(out + i * kBytes, from[i], kBytes);
     }
 }
 
 static void copy_small(const std::byte* const* from, std::size_t n, std::size_t row_bytes, std::byte* out) {
+    for (std::size_t i = 0; i < std::min(kAheadSmall, n); ++i) prefetch(from[i], row_bytes);
     for (std::size_t i = 0; i < n; ++i) {
         if (i + kAheadSmall < n) prefetch(from[i + kAheadSmall], row_bytes);
         std::memcpy(out + i * row_bytes, from[i], row_bytes);
@@ -89,6 +92,7 @@ static void copy_small(const std::byte* const* from, std::size_t n, std::size_t 
 }
 
 static void copy_large(const std::byte* const* from, std::size_t n, std::size_t row_bytes, std::byte* out) {
+    for (std::size_t i = 0; i < std::min(kAheadLarge, n); ++i) prefetch(from[i], row_bytes);
     for (std::size_t i = 0; i < n; ++i) {
         if (i + kAheadLarge < n) prefetch(from[i + kAheadLarge], row_bytes);
         std::memcpy(out + i * row_bytes, from[i], row_bytes);

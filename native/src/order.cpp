@@ -1,5 +1,7 @@
 #include "feedline/order.h"
 
+#include <type_traits>
+
 #include "feedline/cpu.h"
 #include "order_rounds.h"
 
@@ -174,35 +176,29 @@ static std::ptrdiff_t locate_any(const std::int64_t* starts, std::size_t slots, 
         }
         return -1;
     }
-    // Every search of a group takes the same steps, so the loads of a step do not wait for each other.
-    constexpr std::size_t kGroup = 16;
-    std::size_t k = 0;
-    for (; k + kGroup <= count; k += kGroup) {
-        std::uint32_t base[kGroup] = {};
+    // Every search takes the same steps, and each is an addition of 0 or `half`, never a branch: what a branch
+    // would guess is random. A group's searches go side by side, so their loads do not wait for each other.
+    const auto search = [&](std::size_t k, auto group) {
+        constexpr std::size_t kGroup = decltype(group)::value;
+        std::size_t base[kGroup] = {};
         for (std::size_t length = slots; length > 1;) {
             const std::size_t half = length / 2;
             for (std::size_t g = 0; g < kGroup; ++g) {
                 const bool right = starts[base[g] + half] <= static_cast<std::int64_t>(t[k + g]);
-                base[g] += right ? static_cast<std::uint32_t>(half) : 0;
+                base[g] += half & (std::size_t{0} - right);
             }
             length -= half;
         }
         for (std::size_t g = 0; g < kGroup; ++g) {
-            slot[k + g] = base[g];
+            slot[k + g] = static_cast<std::uint32_t>(base[g]);
             index[k + g] = static_cast<std::int64_t>(t[k + g]) - starts[base[g]];
         }
-    }
-    for (; k < count; ++k) {
-        const auto place = static_cast<std::int64_t>(t[k]);
-        std::uint32_t base = 0;
-        for (std::size_t length = slots; length > 1;) {
-            const std::size_t half = length / 2;
-            base += starts[base + half] <= place ? static_cast<std::uint32_t>(half) : 0;
-            length -= half;
-        }
-        slot[k] = base;
-        index[k] = place - starts[base];
-    }
+    };
+    constexpr std::size_t kSideBySide = 8;
+    std::size_t k = 0;
+    for (; k + kSideBySide <= count; k += kSideBySide)
+        search(k, std::integral_constant<std::size_t, kSideBySide>{});
+    for (; k < count; ++k) search(k, std::integral_constant<std::size_t, 1>{});
     return -1;
 }
 

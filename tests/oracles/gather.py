@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 
@@ -15,7 +17,7 @@ def dense(chunks, slots, index):
         ragged |= offsets is not None
         pieces.append(rows[first:last])
         lengths.append(int(last - first))
-    rows = np.concatenate([some[:0], *pieces])
+    rows = np.concatenate([some[:0], *pieces], dtype=some.dtype)
     return rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64) if ragged else None
 
 
@@ -41,7 +43,7 @@ def sparse(chunks, slots, index):
 
 
 def pad(rows, offsets, fill, length=-1):
-    lengths = [int(b - a) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    lengths = [int(b - a) for a, b in pairwise(offsets)]
     longest = max(lengths, default=0) if length < 0 else length
     padded = np.empty((len(lengths), longest, *rows.shape[1:]), rows.dtype)
     padded[...] = fill.reshape(())

@@ -1,4 +1,4 @@
-"""What the feed asks of a format: the `Deserializer`.
+"""What the feed asks of a format, the `Deserializer`, and what others may ask of a feed, the `Feed`.
 
 A deserializer cuts its corpus into chunks, tells how large they are without reading them, and reads one at a
 time. It knows nothing of order, workers, minibatches or states; those are the feed's. Adding a format means
@@ -8,13 +8,13 @@ subclassing this and nothing else (CONTRIBUTING.md walks through one).
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Schema
+from feedline.data import Chunk, Minibatch, Schema
 from feedline.errors import DataError
 
 
@@ -118,3 +118,27 @@ def select_by_chunk(corpus: Deserializer, ordinals: NDArray[np.int64]) -> Chunk:
         slots[at], index[at] = parts.add(part), np.arange(len(at))
         errors.update((int(at[i]), error) for i, error in part.errors.items())
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Anything that yields minibatches and has a state: what trainers and sessions take.
+
+    Attributes:
+        schema: the streams delivered.
+    """
+
+    schema: Schema
+
+    def __iter__(self) -> Iterator[Minibatch]:
+        """Minibatches from the current position to the end."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind the last minibatch delivered, in JSON types."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved position.
+
+        Raises:
+            StateError: the state belongs to other data, another order or another version.
+        """

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from corpora import assert_same, corpora, everything
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.data import Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
+from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
 @given(corpora(), st.integers(1, 7))

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from corpora import assert_same, corpora, everything
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, FeedlineError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import MANIFEST, StoreDeserializer, StoreWriter
+from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
 def write(path, data, cuts=(), **options):

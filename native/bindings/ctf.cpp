@@ -1,0 +1,2 @@
+#include <nanobind/nanobind.h>
+void bind_ctf(nanobind::module_&) {}

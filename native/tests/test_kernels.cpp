@@ -1,0 +1,284 @@
+// Order, gather and pad kernels without Python, on memory that ends exactly where the data ends: under
+// -DFEEDLINE_SANITIZE=ON any read or write beyond it stops the program. What is expected is worked out here
+// by plain loops.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "feedline/gather.h"
+#include "feedline/order.h"
+
+using namespace feedline;
+
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);     \
+            std::exit(1);                                                            \
+        }                                                                            \
+    } while (false)
+
+static std::mt19937_64 rng(7);
+static std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(n)); }
+
+// Memory of exactly n elements; a vector may own more than it shows.
+template <class T>
+struct Exact {
+    explicit Exact(std::size_t n) : size(n), data(new T[n]()) {}
+    explicit Exact(const std::vector<T>& from) : Exact(from.size()) { std::copy(from.begin(), from.end(), get()); }
+    T* get() const { return data.get(); }
+    T& operator[](std::size_t i) const { return data[i]; }
+    std::size_t size;
+    std::unique_ptr<T[]> data;
+};
+
+static Exact<std::int64_t> random_bounds(std::size_t n, std::int64_t longest) {
+    Exact<std::int64_t> bounds(n + 1);
+    for (std::size_t i = 0; i < n; ++i) bounds[i + 1] = bounds[i] + below(longest + 1);
+    return bounds;
+}
+
+static void test_permutations() {
+    for (const std::uint64_t n : {1u, 2u, 3u, 7u, 8u, 9u, 1023u, 1024u, 1025u, 1500u, 70000u}) {
+        std::vector<char> seen(n);
+        Exact<std::uint32_t> shuffled(n);
+        fisher_yates(n, static_cast<std::uint32_t>(n), shuffled.get());
+        for (std::size_t i = 0; i < n; ++i) seen.at(shuffled[i]) += 1;
+        CHECK(std::count(seen.begin(), seen.end(), 1) == static_cast<std::ptrdiff_t>(n));
+
+        Exact<std::int64_t> images(n);
+        feistel(n, n, 0, n, images.get());
+        for (std::size_t i = 0; i < n; ++i) seen.at(static_cast<std::size_t>(images[i])) += 1;
+        CHECK(std::count(seen.begin(), seen.end(), 2) == static_cast<std::ptrdiff_t>(n));
+
+        const std::size_t first = n / 3, count = n - first - n / 4;
+        Exact<std::int64_t> part(count);
+        feistel(n, n, first, count, part.get());
+        CHECK(std::equal(part.get(), part.get() + count, images.get() + first));
+    }
+    fisher_yates(0, 0, nullptr);
+    Exact<std::int64_t> far(999);
+    feistel(5, kFeistelLimit, kFeistelLimit - 999, 999, far.get());
+    for (std::size_t i = 0; i < far.size; ++i) CHECK(0 <= far[i] && far[i] < static_cast<std::int64_t>(kFeistelLimit));
+}
+
+static void test_cntk() {
+    for (int round = 0; round < 50; ++round) {
+        const auto chunks = static_cast<std::size_t>(below(9));
+        Exact<std::int64_t> order(chunks), counts(chunks), begin(chunks), end(chunks);
+        cntk_chunk_order(rng(), chunks, order.get());
+        std::int64_t total = 0;
+        for (std::size_t c = 0; c < chunks; ++c) {
+            counts[c] = below(6);
+            total += counts[c];
+            begin[c] = c < 2 ? 0 : static_cast<std::int64_t>(c) - 2;
+            end[c] = std::min(static_cast<std::int64_t>(c) + 2, static_cast<std::int64_t>(chunks));
+        }
+        CHECK(cntk_windows_fault(begin.get(), end.get(), chunks) == -1);
+        Exact<std::int64_t> out(static_cast<std::size_t>(total));
+        cntk_sequence_order(rng(), counts.get(), begin.get(), end.get(), chunks, out.get());
+        std::sort(out.get(), out.get() + out.size);
+        for (std::size_t t = 0; t < out.size; ++t) CHECK(out[t] == static_cast<std::int64_t>(t));
+    }
+}
+
+static void test_locate() {
+    for (int round = 0; round < 200; ++round) {
+        const auto slots = static_cast<std::size_t>(1 + below(40));
+        const Exact<std::int64_t> starts = random_bounds(slots, 4);
+        const std::int64_t end = starts[slots];
+        const auto n = static_cast<std::size_t>(end == 0 ? 0 : below(50));
+        Exact<std::int64_t> t(n), index(n);
+        Exact<std::uint32_t> slot(n);
+        for (std::size_t k = 0; k < n; ++k) t[k] = below(end);
+        CHECK(locate(starts.get(), slots, t.get(), n, slot.get(), index.get()) == -1);
+        for (std::size_t k = 0; k < n; ++k) {
+            CHECK(starts[slot[k]] <= t[k] && t[k] < starts[slot[k] + 1]);
+            CHECK(index[k] == t[k] - starts[slot[k]]);
+        }
+        if (n != 0) {
+            t[n - 1] = end;
+            CHECK(locate(starts.get(), slots, t.get(), n, slot.get(), index.get()) == static_cast<std::ptrdiff_t>(n) - 1);
+        }
+    }
+}
+
+static void test_gather() {
+    for (const std::size_t row_bytes : {0u, 1u, 4u, 5u, 8u, 12u, 16u, 24u, 64u, 100u, 256u, 260u, 700u, 3136u}) {
+        for (int round = 0; round < 8; ++round) {
+            const std::size_t num_slots = 3;
+            std::vector<Exact<std::int64_t>> offsets;
+            std::vector<Exact<std::byte>> rows;
+            DenseSource fixed[num_slots], ragged[num_slots];
+            std::int64_t sequences[num_slots];
+            for (std::size_t s = 0; s < num_slots; ++s) {
+                sequences[s] = s == 1 && round % 2 ? 0 : 1 + below(30);
+                offsets.push_back(random_bounds(static_cast<std::size_t>(sequences[s]), 3));
+                const std::int64_t total = std::max(offsets[s][offsets[s].size - 1], sequences[s]);
+                rows.emplace_back(static_cast<std::size_t>(total) * row_bytes);
+                for (std::size_t b = 0; b < rows[s].size; ++b) rows[s][b] = static_cast<std::byte>(below(256));
+                fixed[s] = {rows[s].get(), nullptr, total};
+                // One slot stays without offsets: ragged and fixed chunks of a stream may be mixed.
+                ragged[s] = {rows[s].get(), s == 2 ? nullptr : offsets[s].get(), total};
+            }
+            const auto n = static_cast<std::size_t>(round == 0 ? 0 : below(1200));
+            Exact<std::uint32_t> slots(n);
+            Exact<std::int64_t> index(n);
+            for (std::size_t i = 0; i < n; ++i) {
+                do slots[i] = static_cast<std::uint32_t>(below(num_slots));
+                while (sequences[slots[i]] == 0);
+                index[i] = below(sequences[slots[i]]);
+            }
+            const Picks picks{slots.get(), index.get(), n};
+            CHECK(first_bad_pick(picks, sequences, num_slots) == -1);
+
+            Exact<std::byte> out(n * row_bytes);
+            copy_rows(picks, fixed, row_bytes, out.get(), 0, n / 2);
+            copy_rows(picks, fixed, row_bytes, out.get(), n / 2, n);
+            for (std::size_t i = 0; i < n && row_bytes != 0; ++i)
+                CHECK(std::memcmp(out.get() + i * row_bytes,
+                                  rows[slots[i]].get() + static_cast<std::size_t>(index[i]) * row_bytes, row_bytes) == 0);
+
+            Exact<const std::byte*> from(n);
+            Exact<std::int64_t> out_offsets(n + 1);
+            CHECK(plan_ragged(picks, ragged, row_bytes, from.get(), out_offsets.get()) == -1);
+            Exact<std::byte> packed(static_cast<std::size_t>(out_offsets[n]) * row_bytes);
+            copy_ragged(from.get(), out_offsets.get(), row_bytes, packed.get(), 0, n / 3);
+            copy_ragged(from.get(), out_offsets.get(), row_bytes, packed.get(), n / 3, n);
+            std::vector<std::byte> expected;
+            for (std::size_t i = 0; i < n; ++i) {
+                const DenseSource& source = ragged[slots[i]];
+                const std::int64_t first = source.offsets ? source.offsets[index[i]] : index[i];
+                const std::int64_t last = source.offsets ? source.offsets[index[i] + 1] : index[i] + 1;
+                expected.insert(expected.end(), source.rows + static_cast<std::size_t>(first) * row_bytes,
+                                source.rows + static_cast<std::size_t>(last) * row_bytes);
+            }
+            CHECK(std::equal(expected.begin(), expected.end(), packed.get(), packed.get() + packed.size));
+
+            if (n != 0) {
+                const std::int64_t kept = index[n - 1];
+                for (const std::int64_t bad : {std::int64_t{-1}, sequences[slots[n - 1]], INT64_MAX, INT64_MIN}) {
+                    index[n - 1] = bad;
+                    CHECK(first_bad_pick(picks, sequences, num_slots) == static_cast<std::ptrdiff_t>(n) - 1);
+                }
+                index[n - 1] = kept;
+                slots[0] = num_slots;
+                CHECK(first_bad_pick(picks, sequences, num_slots) == 0);
+            }
+        }
+    }
+}
+
+static void test_sparse() {
+    for (int round = 0; round < 200; ++round) {
+        const auto sequences = static_cast<std::size_t>(1 + below(20));
+        const Exact<std::int64_t> offsets = random_bounds(sequences, 3);
+        const auto num_rows = static_cast<std::size_t>(offsets[sequences]);
+        const Exact<std::int64_t> indptr = random_bounds(num_rows, 5);
+        const auto nnz = static_cast<std::size_t>(indptr[num_rows]);
+        Exact<std::int32_t> indices(nnz);
+        Exact<double> values(nnz);
+        for (std::size_t k = 0; k < nnz; ++k) {
+            indices[k] = static_cast<std::int32_t>(k);
+            values[k] = static_cast<double>(k) / 3;
+        }
+        const SparseSource source{indptr.get(), indices.get(), reinterpret_cast<const std::byte*>(values.get()),
+                                  offsets.get(), static_cast<std::int64_t>(num_rows), static_cast<std::int64_t>(nnz)};
+        const auto n = static_cast<std::size_t>(below(60));
+        Exact<std::int64_t> index(n), out_offsets(n + 1);
+        for (std::size_t i = 0; i < n; ++i) index[i] = below(static_cast<std::int64_t>(sequences));
+        const Picks picks{nullptr, index.get(), n};
+        Exact<SparseRun> runs(n + 1);
+        const SparseTotals totals = plan_sparse(picks, &source, sizeof(double), runs.get(), out_offsets.get());
+        CHECK(totals.fault == -1);
+        Exact<std::int64_t> out_indptr(static_cast<std::size_t>(totals.rows) + 1);
+        Exact<std::int32_t> out_indices(static_cast<std::size_t>(totals.values));
+        Exact<double> out_values(static_cast<std::size_t>(totals.values));
+        auto* bytes = reinterpret_cast<std::byte*>(out_values.get());
+        copy_sparse(runs.get(), sizeof(double), out_indptr.get(), out_indices.get(), bytes, 0, n / 2);
+        copy_sparse(runs.get(), sizeof(double), out_indptr.get(), out_indices.get(), bytes, n / 2, n);
+        std::size_t row = 0, at = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            CHECK(out_offsets[i] == static_cast<std::int64_t>(row));
+            for (std::int64_t r = offsets[index[i]]; r < offsets[index[i] + 1]; ++r, ++row) {
+                CHECK(out_indptr[row] == static_cast<std::int64_t>(at));
+                for (std::int64_t k = indptr[r]; k < indptr[r + 1]; ++k, ++at)
+                    CHECK(out_indices[at] == k && out_values[at] == static_cast<double>(k) / 3);
+            }
+        }
+        CHECK(static_cast<std::int64_t>(row) == totals.rows && static_cast<std::int64_t>(at) == totals.values);
+    }
+}
+
+// Boundaries that lie are found, both whole and along a plan.
+static void test_damage() {
+    const Exact<std::int64_t> good(std::vector<std::int64_t>{0, 2, 2, 5});
+    CHECK(first_fault(good.get(), 3, 5) == -1);
+    CHECK(first_fault(good.get(), 3, 4) == 3);
+    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{1, 2, 5}).get(), 2, 5) == 0);
+    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{0, 6, 5}).get(), 2, 5) == 1);
+    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{0}).get(), 0, 0) == -1);
+
+    const Exact<std::byte> rows(5);
+    const Exact<std::int64_t> index(std::vector<std::int64_t>{0, 1, 2});
+    const Picks picks{nullptr, index.get(), 3};
+    const std::vector<std::vector<std::int64_t>> lies = {
+        {0, -2, 2, 5}, {0, 2, 9, 9}, {0, 2, INT64_MAX, 5}, {0, INT64_MIN, 2, 5}, {0, 4, 2, 5}};
+    for (const auto& lie : lies) {
+        const Exact<std::int64_t> offsets(lie);
+        const DenseSource source{rows.get(), offsets.get(), 5};
+        Exact<const std::byte*> from(3);
+        Exact<std::int64_t> out(4);
+        CHECK(plan_ragged(picks, &source, 1, from.get(), out.get()) >= 0);
+        const Exact<std::int64_t> indptr(std::vector<std::int64_t>{0, 1, 1, 1, 1, 1});
+        const Exact<std::int32_t> indices(1);
+        Exact<SparseRun> runs(4);
+        const SparseSource by_offsets{indptr.get(), indices.get(), rows.get(), offsets.get(), 5, 1};
+        CHECK(plan_sparse(picks, &by_offsets, 4, runs.get(), out.get()).fault >= 0);
+        const SparseSource by_indptr{offsets.get(), indices.get(), rows.get(), nullptr, 3, 5};
+        CHECK(plan_sparse(picks, &by_indptr, 4, runs.get(), nullptr).fault >= 0);
+    }
+}
+
+static void test_pad() {
+    for (const std::size_t element : {1u, 2u, 4u, 8u, 3u, 16u}) {
+        for (const std::size_t width : {0u, 1u, 3u}) {
+            const std::size_t row_bytes = element * width;
+            const auto n = static_cast<std::size_t>(below(9));
+            const Exact<std::int64_t> offsets = random_bounds(n, 5);
+            Exact<std::byte> rows(static_cast<std::size_t>(offsets[n]) * row_bytes), fill(element);
+            for (std::size_t b = 0; b < rows.size; ++b) rows[b] = static_cast<std::byte>(below(256));
+            for (std::size_t b = 0; b < element; ++b) fill[b] = static_cast<std::byte>(b);
+            const std::size_t length = 7;
+            Exact<std::byte> out(n * length * row_bytes);
+            Exact<bool> mask(n * length);
+            pad(rows.get(), offsets.get(), n, row_bytes, fill.get(), element, length, out.get(), mask.get());
+            for (std::size_t i = 0; i < n; ++i) {
+                for (std::size_t t = 0; t < length; ++t) {
+                    const auto row = static_cast<std::size_t>(offsets[i]) + t;
+                    const bool real = row < static_cast<std::size_t>(offsets[i + 1]);
+                    CHECK(mask[i * length + t] == real);
+                    for (std::size_t b = 0; b < row_bytes; ++b)
+                        CHECK(out[(i * length + t) * row_bytes + b] ==
+                              (real ? rows[row * row_bytes + b] : fill[b % element]));
+                }
+            }
+        }
+    }
+}
+
+int main() {
+    test_permutations();
+    test_cntk();
+    test_locate();
+    test_gather();
+    test_sparse();
+    test_damage();
+    test_pad();
+    std::puts("kernels: ok");
+    return 0;
+}

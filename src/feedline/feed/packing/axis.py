@@ -1,0 +1,142 @@
+"""The axis that packers walk: segments of the order with their lengths, one after the other, to the end.
+
+A cursor is a place on it: a segment, an index in it, and the two running figures (samples, fingerprint) at the
+segment's start. Cursors are values; walking makes new ones, so looking ahead needs no undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Position
+from feedline.feed.timeline import Segment, Timeline, WindowPlan
+
+Ints = NDArray[np.int64]
+
+
+class Cursor(NamedTuple):
+    """A place on the axis.
+
+    Attributes:
+        segment: the segment it is in.
+        k: index of the next sequence in it; ``segment.n`` at its end.
+        samples: samples on the axis before the segment.
+        fingerprint: of all sequences before the segment; None after a bare seek.
+    """
+
+    segment: Segment
+    k: int
+    samples: int
+    fingerprint: int | None
+
+
+class Part(NamedTuple):
+    """Sequences a..b-1 of a segment."""
+
+    segment: Segment
+    a: int
+    b: int
+
+
+class Axis:
+    """The order of all sweeps up to the limits.
+
+    Args:
+        timeline: the order.
+        lengths: samples of the sequences of a segment, int64 (n,), or None: one each.
+        max_sweeps, max_samples: where the axis ends, counted from its start and checked before each sequence;
+            None: nowhere.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        lengths: Callable[[Segment], Ints | None],
+        max_sweeps: int | None = None,
+        max_samples: int | None = None,
+    ) -> None:
+        self.timeline = timeline
+        self._lengths = lengths
+        self.max_sweeps = max_sweeps
+        self.max_samples = max_samples
+
+    def at(self, position: Position, fingerprint: int | None) -> Cursor:
+        """The cursor at a position, whose sample count is taken as given; reads no data where sizes are known."""
+        plan = self.timeline.window_at(position.sweep, position.ordinal, position.window)
+        start = position.ordinal - plan.first
+        if not 0 <= start < plan.count:
+            raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.ordinal}")
+        return Cursor(self._segment(plan, start), 0, position.samples, fingerprint)
+
+    def settle(self, cursor: Cursor) -> Cursor | None:
+        """The cursor itself, or, at the end of a segment, the start of the next; None where the axis ends."""
+        segment = cursor.segment
+        samples = self.samples(cursor)
+        if self.max_samples is not None and samples >= self.max_samples:
+            return None
+        if cursor.k < segment.n:
+            return None if self._beyond(segment.plan.sweep) else cursor
+        plan, start = segment.plan, segment.start + segment.n
+        if start == plan.count:
+            if plan.last and self._beyond(plan.sweep + 1):
+                return None
+            plan, start = self.timeline.window_after(plan), 0
+        return Cursor(self._segment(plan, start), 0, samples, self.fingerprint(cursor))
+
+    def samples(self, cursor: Cursor) -> int:
+        """Samples on the axis before the cursor."""
+        ends = cursor.segment.ends
+        return cursor.samples + (cursor.k if ends is None else int(ends[cursor.k]))
+
+    def fingerprint(self, cursor: Cursor) -> int | None:
+        """Fingerprint of all sequences before the cursor; None if it is not known."""
+        if cursor.fingerprint is None or cursor.k == 0:
+            return cursor.fingerprint
+        return int(_native.fingerprint(cursor.fingerprint, cursor.segment.ordinals[: cursor.k])[-1])
+
+    def position(self, cursor: Cursor, label_samples: int = 0) -> Position:
+        """Where the cursor stands."""
+        segment = cursor.segment
+        sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + cursor.k)
+        return Position(sweep, ordinal, self.samples(cursor), label_samples, window)
+
+    def ends_sweep(self, part: Part) -> bool:
+        """Whether the part holds the last sequence of a sweep."""
+        plan = part.segment.plan
+        return plan.last and part.segment.start + part.b == plan.count
+
+    def seek_samples(self, samples: int) -> Cursor:
+        """The first sequence that starts at or after ``samples`` samples from the start of the axis.
+
+        Looks lengths up in the index, from the start of the sweep concerned; reads no data where sizes are known.
+        """
+        sweep, before = 0, 0
+        if self.timeline.table.total_samples:
+            sweep = samples // self.timeline.table.total_samples
+            before = sweep * self.timeline.table.total_samples
+        cursor: Cursor | None = self.at(Position(sweep, 0, before), None)
+        while cursor is not None and cursor.samples + cursor.segment.samples < samples:
+            segment = cursor.segment
+            plan, start = segment.plan, segment.start + segment.n
+            if start == plan.count:
+                plan, start = self.timeline.window_after(plan), 0
+            cursor = Cursor(self._segment(plan, start), 0, cursor.samples + segment.samples, None)
+        assert cursor is not None
+        ends, target = cursor.segment.ends, samples - cursor.samples
+        k = target if ends is None else int(np.searchsorted(ends, target, side="left"))
+        return cursor._replace(k=k)
+
+    def _beyond(self, sweep: int) -> bool:
+        return self.max_sweeps is not None and sweep >= self.max_sweeps
+
+    def _segment(self, plan: WindowPlan, start: int) -> Segment:
+        segment = self.timeline.segment(plan, start)
+        lengths = self._lengths(segment)
+        if lengths is not None:
+            segment.ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return segment

@@ -1,0 +1,122 @@
+"""Whole sequences up to a budget in samples, and the share of each rank: the rule of the feed.
+
+Every rank computes the same global minibatch and takes its part, so all ranks step equally often. A sequence
+that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``; the parts in rank
+order are the global minibatch. Cost: one binary search a minibatch and segment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.packing.axis import Axis, Cursor, Part
+
+Ints = NDArray[np.int64]
+
+
+class Plan(NamedTuple):
+    """The sequences of one global minibatch.
+
+    Attributes:
+        start: the cursor before it (settled: inside a segment).
+        parts: its sequences, in order.
+        samples: their samples on the axis.
+        sweep_end: it holds the last sequence of a sweep.
+        after: the cursor behind it.
+    """
+
+    start: Cursor
+    parts: tuple[Part, ...]
+    samples: int
+    sweep_end: bool
+    after: Cursor
+
+
+def plan(axis: Axis, cursor: Cursor, size: int) -> Plan | None:
+    """The global minibatch of at most ``size`` samples that starts at ``cursor``; None where the axis ends.
+
+    Never more than ``size`` samples, except one sequence that alone is longer. Minibatches cross sweeps.
+    """
+    settled = axis.settle(cursor)
+    if settled is None:
+        return None
+    start = settled
+    parts: list[Part] = []
+    total, sweep_end = 0, False
+    while True:
+        segment, k = settled.segment, settled.k
+        stop = _fit(axis, settled, size - total, first=not parts)
+        if stop > k:
+            part = Part(segment, k, stop)
+            parts.append(part)
+            total += stop - k if segment.ends is None else int(segment.ends[stop] - segment.ends[k])
+            sweep_end = sweep_end or axis.ends_sweep(part)
+            settled = settled._replace(k=stop)
+        if stop < segment.n or total >= size:
+            break
+        following = axis.settle(settled)
+        if following is None:
+            break
+        settled = following
+    return Plan(start, tuple(parts), total, sweep_end, settled)
+
+
+def _fit(axis: Axis, cursor: Cursor, room: int, first: bool) -> int:
+    """End of the run of sequences from the cursor that fits ``room`` samples; stops as soon as it is full."""
+    segment, k = cursor.segment, cursor.k
+    ends, n = segment.ends, segment.n
+    left = None if axis.max_samples is None else axis.max_samples - cursor.samples
+    if ends is None:
+        stop = min(k + room, n)
+        if first and stop == k:
+            stop = k + 1
+        return stop if left is None else max(k, min(stop, left))
+    target = int(ends[k]) + room
+    stop = int(np.searchsorted(ends, target, side="left"))
+    if stop > n or ends[stop] > target:
+        stop -= 1
+    stop = max(stop, k)
+    if first and stop == k:
+        stop = k + 1
+    if left is not None:
+        # A sequence may start while fewer than max_samples samples stand before it; the last may overshoot.
+        stop = max(k, min(stop, int(np.searchsorted(ends[:-1], left, side="left"))))
+    return stop
+
+
+def share(parts: tuple[Part, ...], samples: int, index: int, count: int) -> tuple[Part, ...]:
+    """The part of rank ``index`` of ``count``."""
+    if count == 1:
+        return parts
+    starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])
+    if len(parts) > 1:
+        # _starts counts from the part's own first sequence.
+        widths = [_samples(part) for part in parts]
+        starts = starts + np.repeat(np.cumsum([0, *widths[:-1]]), [part.b - part.a for part in parts])
+    lo = int(np.searchsorted(starts, -(-index * samples // count), side="left"))
+    hi = len(starts)
+    if index + 1 < count:
+        hi = int(np.searchsorted(starts, -(-(index + 1) * samples // count), side="left"))
+    mine, at = [], 0
+    for part in parts:
+        size = part.b - part.a
+        a, b = max(lo - at, 0), min(hi - at, size)
+        if a < b:
+            mine.append(Part(part.segment, part.a + a, part.a + b))
+        at += size
+    return tuple(mine)
+
+
+def _starts(part: Part) -> Ints:
+    ends = part.segment.ends
+    if ends is None:
+        return np.arange(part.b - part.a, dtype=np.int64)
+    return ends[part.a : part.b] - ends[part.a]
+
+
+def _samples(part: Part) -> int:
+    ends = part.segment.ends
+    return part.b - part.a if ends is None else int(ends[part.b] - ends[part.a])

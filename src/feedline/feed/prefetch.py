@@ -1,0 +1,310 @@
+"""Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
+
+`BufferedReader` reads and decodes chunks on threads, a chunk a thread, within a byte budget ahead of the
+window in use; deserializers release the GIL while they work. `MappedReader` serves corpora whose chunks are views
+of memory or of a map: it takes them in when a segment first needs them and never lets go, as they own nothing.
+
+Both leave nothing behind: threads end with the reader, and a forked child starts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.protocol import Deserializer
+from feedline.feed.timeline import Segment, WindowPlan
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a source has done so far in this process.
+
+    Attributes:
+        chunks_read: chunks read (and decoded), repeats included.
+        held_bytes, peak_bytes: decoded bytes of chunks in private memory, now and at most; a mapped chunk counts
+            nothing, as its pages belong to the file.
+        read_seconds: time spent reading and decoding, summed over threads.
+        wait_seconds: time ``next_minibatch`` waited for chunks.
+        minibatches, sequences, samples: delivered to this rank.
+        skipped: unreadable sequences passed over by this rank.
+    """
+
+    chunks_read: int = 0
+    held_bytes: int = 0
+    peak_bytes: int = 0
+    read_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    minibatches: int = 0
+    sequences: int = 0
+    samples: int = 0
+    skipped: int = 0
+
+    def to_json(self) -> dict[str, int | float]:
+        """All figures by name."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Stats({self.minibatches} minibatches, {self.sequences} sequences, {self.samples} samples; "
+            f"{self.chunks_read} chunks read in {self.read_seconds:.3f} s, waited {self.wait_seconds:.3f} s; "
+            f"holds {self.held_bytes / 1e6:.1f} MB, at most {self.peak_bytes / 1e6:.1f} MB; {self.skipped} skipped)"
+        )
+
+
+class MappedReader:
+    """Chunks that cost nothing to hold; see the module."""
+
+    def __init__(self, corpus: Deserializer, chunks: ChunkSet, stats: Stats) -> None:
+        self._corpus, self._chunks, self._stats = corpus, chunks, stats
+        self._slots: dict[int, int] = {}
+        self._errors: dict[int, Chunk] = {}
+
+    def prepare(self, segment: Segment) -> None:
+        """Take in the chunks that ``segment`` needs and set its ``slots``."""
+        if segment.slots is not None:
+            return
+        ids = segment.plan.chunks
+        table = np.zeros(len(ids), np.uint32)
+        needed = [0] if len(ids) == 1 else np.flatnonzero(np.bincount(segment.place, minlength=len(ids))).tolist()
+        for place in needed:
+            chunk_id = int(ids[place])
+            slot = self._slots.get(chunk_id)
+            if slot is None:
+                began = time.perf_counter()
+                chunk = self._corpus.read(chunk_id)
+                slot = self._slots[chunk_id] = self._chunks.add(chunk)
+                if chunk.errors:
+                    self._errors[slot] = chunk
+                self._stats.chunks_read += 1
+                self._stats.read_seconds += time.perf_counter() - began
+            table[place] = slot
+        segment.slots = table[segment.place]
+
+    def chunk(self, slot: int) -> Chunk | None:
+        """The chunk at ``slot`` if some of its sequences cannot be read."""
+        return self._errors.get(slot)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any chunk held has unreadable sequences."""
+        return bool(self._errors)
+
+    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+        """Nothing to let go of."""
+
+    def reset(self) -> None:
+        """Nothing is read ahead."""
+
+    def close(self) -> None:
+        """Let all chunks go."""
+        for slot in self._slots.values():
+            self._chunks.remove(slot)
+        self._slots.clear()
+        self._errors.clear()
+
+
+class _Entry:
+    """One chunk: being read, read ahead, or held at a slot."""
+
+    __slots__ = ("bytes", "counted", "dropped", "future", "slot")
+
+    def __init__(self, estimate: int) -> None:
+        self.future: Future[Chunk] = Future()
+        self.bytes, self.slot = estimate, -1
+        self.counted = self.dropped = False
+
+
+class BufferedReader:
+    """Chunks that are read and decoded into private memory; see the module.
+
+    Args:
+        corpus: where from.
+        chunks: where to.
+        stats: what to count in.
+        total: number of chunks.
+        stored: stored bytes of each chunk, or None if unknown.
+        threads: how many chunks are read at a time.
+        budget: decoded bytes that may be read ahead of the windows in use; 0 reads nothing ahead.
+    """
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        chunks: ChunkSet,
+        stats: Stats,
+        total: int,
+        stored: Ints | None,
+        threads: int,
+        budget: int,
+    ) -> None:
+        self._corpus, self._chunks, self._stats = corpus, chunks, stats
+        self._total, self._stored, self._threads, self._budget = total, stored, threads, budget
+        self._entries: dict[int, _Entry] = {}
+        self._plans: dict[tuple[int, int], tuple[WindowPlan, NDArray[np.uint32]]] = {}
+        self._errors: dict[int, Chunk] = {}
+        self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # guards the figures that threads add to
+
+    # ---- for the source ---------------------------------------------------------------------------
+
+    def prepare(self, segment: Segment) -> None:
+        """Hold the chunks of the segment's window, reading what is missing, and set its ``slots``."""
+        if segment.slots is None:
+            plan = segment.plan
+            held = self._plans.get((plan.sweep, plan.number))
+            slots = held[1] if held is not None else self._hold(plan)
+            segment.slots = slots[segment.place]
+
+    def chunk(self, slot: int) -> Chunk | None:
+        """The chunk at ``slot`` if some of its sequences cannot be read."""
+        return self._errors.get(slot)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any chunk held has unreadable sequences."""
+        return bool(self._errors)
+
+    def counts(self, ids: Ints) -> Ints:
+        """Numbers of sequences of chunks, reading those that are not in memory; int64 (k,)."""
+        return np.array([chunk.num_sequences for chunk in self.fetch(ids)], np.int64)
+
+    def fetch(self, ids: Ints) -> list[Chunk]:
+        """The chunks ``ids``, read now if need be.
+
+        Raises:
+            Exception: what reading a chunk raised; it is read again when asked for again.
+        """
+        self._after_fork()
+        for chunk_id in ids.tolist():
+            if chunk_id not in self._entries:
+                self._submit(chunk_id)
+        began = time.perf_counter()
+        chunks = []
+        try:
+            for chunk_id in ids.tolist():
+                try:
+                    chunks.append(self._entries[chunk_id].future.result())
+                except BaseException:
+                    if self._entries[chunk_id].future.done():
+                        del self._entries[chunk_id]
+                    raise
+        finally:
+            self._stats.wait_seconds += time.perf_counter() - began
+        return chunks
+
+    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+        """Let go of all windows but ``plans``, and read ``ahead`` within the budget."""
+        wanted = {(plan.sweep, plan.number) for plan in plans}
+        if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
+            for key in [key for key in self._plans if key not in wanted]:
+                del self._plans[key]
+            self._drop({int(c) for plan, _ in self._plans.values() for c in plan.chunks})
+        if ahead is not None and self._budget > 0:
+            self._read_ahead(ahead)
+
+    def reset(self) -> None:
+        """Forget what was read ahead: the position has jumped."""
+        for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
+            entry = self._entries.pop(chunk_id)
+            entry.future.cancel()
+            self._uncount(entry)
+
+    def close(self) -> None:
+        """Let everything go and end the threads."""
+        self._plans.clear()
+        self._drop(set())
+        self.reset()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    # ---- within -----------------------------------------------------------------------------------
+
+    def _hold(self, plan: WindowPlan) -> NDArray[np.uint32]:
+        chunks = self.fetch(plan.chunks)
+        slots = np.empty(len(chunks), np.uint32)
+        for i, (chunk_id, chunk) in enumerate(zip(plan.chunks.tolist(), chunks, strict=True)):
+            entry = self._entries[chunk_id]
+            if entry.slot < 0:
+                entry.slot = self._chunks.add(chunk)
+                if chunk.errors:
+                    self._errors[entry.slot] = chunk
+            slots[i] = entry.slot
+        self._plans[plan.sweep, plan.number] = (plan, slots)
+        return slots
+
+    def _drop(self, needed: set[int]) -> None:
+        for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
+            entry = self._entries.pop(chunk_id)
+            self._chunks.remove(entry.slot)
+            self._errors.pop(entry.slot, None)
+            self._uncount(entry)
+
+    def _uncount(self, entry: _Entry) -> None:
+        with self._lock:
+            entry.dropped = True
+            if entry.counted:
+                self._stats.held_bytes -= entry.bytes
+
+    def _read_ahead(self, windows: Iterator[Ints]) -> None:
+        used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        seen = 0
+        for ids in windows:
+            for chunk_id in ids.tolist():
+                if chunk_id in self._entries:
+                    continue
+                used += self._estimate(chunk_id)
+                if used > self._budget:
+                    return
+                self._submit(chunk_id)
+            seen += len(ids)
+            if seen >= self._total:
+                return  # the axis has no end, but a sweep ahead is the whole corpus
+
+    def _estimate(self, chunk_id: int) -> int:
+        stored = int(self._stored[chunk_id]) if self._stored is not None else self._budget
+        return int(stored * self._ratio)
+
+    def _submit(self, chunk_id: int) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="feedline-read")
+        entry = _Entry(self._estimate(chunk_id))
+        entry.future = self._pool.submit(self._read, chunk_id, entry)
+        self._entries[chunk_id] = entry
+
+    def _read(self, chunk_id: int, entry: _Entry) -> Chunk:
+        began = time.perf_counter()
+        chunk = self._corpus.read(chunk_id)
+        size = chunk.nbytes
+        with self._lock:
+            entry.bytes = size
+            if self._stored is not None and self._stored[chunk_id] > 0:
+                self._ratio = size / int(self._stored[chunk_id])
+            stats = self._stats
+            stats.chunks_read += 1
+            stats.read_seconds += time.perf_counter() - began
+            if not entry.dropped:
+                entry.counted = True
+                stats.held_bytes += size
+            stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes)
+        return chunk
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            # The threads stayed in the parent. Chunks that were ready are ours too, the others are read again.
+            self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
+            for chunk_id in [c for c, entry in self._entries.items() if not entry.future.done()]:
+                del self._entries[chunk_id]

@@ -1,0 +1,55 @@
+"""The quarantine: unreadable sequences that were passed over, one JSON line each.
+
+One file a rank, appended to, each sequence once a process. A line holds ``sequence`` (index in the corpus), ``path``,
+``line``, ``byte``, ``stream`` and ``reason``; it is on disk before the minibatch without the sequence is handed out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from feedline.errors import DataError
+
+
+class Quarantine:
+    """See the module.
+
+    Args:
+        path: the file; None: ``quarantine-rank<i>.jsonl`` in the working directory.
+        max_errors: number of different sequences after which `add` raises; None: no limit.
+    """
+
+    def __init__(self, path: str | Path | None, max_errors: int | None) -> None:
+        self._path, self._max_errors = path, max_errors
+        self._seen: set[int] = set()
+
+    def add(self, sequence: int, error: DataError, rank: int) -> None:
+        """List a sequence, unless it is listed already.
+
+        Raises:
+            DataError: more than ``max_errors`` sequences.
+        """
+        if sequence in self._seen:
+            return
+        if self._max_errors is not None and len(self._seen) >= self._max_errors:
+            raise DataError(
+                f"expected at most {self._max_errors} unreadable sequences (max_errors), got one more: {error.what}",
+                path=error.path,
+                byte=error.byte,
+                line=error.line,
+                sequence=sequence,
+                stream=error.stream,
+            ) from error
+        path = Path(self._path if self._path is not None else f"quarantine-rank{rank}.jsonl")
+        line = {
+            "sequence": sequence,
+            "path": error.path,
+            "line": error.line,
+            "byte": error.byte,
+            "stream": error.stream,
+            "reason": error.what,
+        }
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._seen.add(sequence)

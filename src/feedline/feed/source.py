@@ -1,0 +1,580 @@
+"""The minibatch source: one order, one clock, resumed from a few numbers.
+
+Joins the parts: a corpus (`formats`), its order (`timeline`), the rule that cuts it (`packing`), chunks in memory
+(`prefetch`) and the copy out of them (`assembly`). It guarantees the laws in tests/laws. What it costs: O(chunks) to
+open, a window of chunks plus the read-ahead budget in memory, one native call a minibatch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Minibatch, Position, Schema, Span, Unit, Value
+from feedline.errors import DataError, StateError
+from feedline.feed import transforms as transforming
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing import whole
+from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
+from feedline.feed.protocol import Deserializer, Unsized
+from feedline.feed.quarantine import Quarantine
+from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
+
+STATE_VERSION = 1
+DEFAULT_MINIBATCH_SIZE = 256
+DEFAULT_READ_AHEAD = 64 << 20
+
+
+class MinibatchSource:
+    """Minibatches of whole sequences from a corpus, in an order that depends on the seed alone.
+
+    Not thread-safe: one thread at a time may use a source. Forked children may use their copy.
+
+    Args:
+        corpus: a `Deserializer`.
+        seed: of the order and of random transforms; 0 <= seed < 2**64.
+        shuffle: True: all data as one window where reading is free (arrays, mapped stores), windows of 256 MiB
+            stored bytes elsewhere. A `Window`: that much. False: the order of the corpus.
+        partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size of
+            torch.distributed if it is initialised at the first read, else (0, 1).
+        max_sweeps, max_samples: where the source ends, counted from the start of the axis, not from a restore, and
+            checked before each sequence (the last may overshoot).
+        on_error: ``"raise"``, or ``"skip"``: an unreadable sequence keeps its place on the axis, is left out of the
+            minibatch and listed in the quarantine file.
+        quarantine: JSON-lines file for skipped sequences; None: ``quarantine-rank<i>.jsonl`` in the working directory,
+            written when the first one is met.
+        max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise; None: no
+            limit.
+        order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
+        transforms: `Map` objects, or plain functions of a sequence.
+        frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
+        threads: chunks read at a time.
+        read_ahead: bytes of decoded chunks to read ahead of the window in use; 0: none.
+
+    Attributes:
+        schema: the streams delivered, after transforms.
+        corpus: the deserializer.
+
+    Raises:
+        DataError: the corpus is empty.
+        ValueError: arguments that contradict each other.
+    """
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        *,
+        seed: int = 0,
+        shuffle: bool | Window = True,
+        partition: tuple[int, int] | None = None,
+        max_sweeps: int | None = None,
+        max_samples: int | None = None,
+        on_error: str = "raise",
+        quarantine: str | Path | None = None,
+        max_errors: int | None = None,
+        order: str = "feedline",
+        transforms: Sequence[transforming.Map | Callable[..., Mapping[str, Any]]] = (),
+        frame_mode: bool = False,
+        threads: int = 2,
+        read_ahead: int = DEFAULT_READ_AHEAD,
+    ) -> None:
+        if not isinstance(corpus, Deserializer):
+            raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; see docs/formats")
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
+            raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
+        if order not in ORDERS:
+            raise ValueError(f"expected order to be one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
+        if not isinstance(shuffle, (bool, Window)):
+            raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
+        for name, limit in (("max_sweeps", max_sweeps), ("max_samples", max_samples), ("max_errors", max_errors)):
+            if limit is not None and limit < 0:
+                raise ValueError(f"expected {name} >= 0 or None, got {limit}")
+        if threads < 1 or read_ahead < 0:
+            raise ValueError(f"expected threads >= 1 and read_ahead >= 0, got {threads} and {read_ahead}")
+        self.corpus = corpus
+        self._seed = int(seed)
+        self._shuffle = shuffle
+        self._partition = None if partition is None else _checked_partition(partition)
+        self._partition_given = partition is not None
+        self._frame_mode = frame_mode
+        self._transforms = [t if isinstance(t, transforming.Map) else transforming.Map(t) for t in transforms]
+        self.schema: Schema = corpus.schema
+        for transform in self._transforms:
+            self.schema = transform.schema(self.schema)
+        self._stats = Stats()
+        self._chunks = ChunkSet(corpus.schema)
+        self._timeline, self._reader = self._open(order, threads, read_ahead)
+        self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
+        self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)
+        self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
+        self._fingerprint: int | None = 0
+        self._cursor: Cursor | None = None
+        self._digest: str | None = None
+        self._closed = False
+
+    def _open(self, order: str, threads: int, read_ahead: int) -> tuple[Timeline, MappedReader | BufferedReader]:
+        corpus, shuffled = self.corpus, self._shuffle is not False
+        window = self._shuffle if isinstance(self._shuffle, Window) else None
+        reader: MappedReader | BufferedReader
+        if isinstance(corpus, Unsized):
+            if order != "feedline":
+                raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
+            if corpus.num_chunks() < 1:
+                raise DataError(f"expected at least one chunk in {corpus.name}, got none")
+            reader = BufferedReader(
+                corpus, self._chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead
+            )
+            return UnsizedOrder(corpus.num_chunks(), self._seed, shuffled, window, reader.counts), reader
+        table = ChunkTable(corpus.chunks())
+        if table.total_sequences == 0:
+            raise DataError(f"expected at least one sequence in {corpus.name}, got none")
+        if corpus.random_access:
+            reader = MappedReader(corpus, self._chunks, self._stats)
+        else:
+            reader = BufferedReader(
+                corpus, self._chunks, self._stats, len(table), table.bytes, threads, read_ahead
+            )
+            if window is None and order == "feedline":
+                window = Window(bytes=DEFAULT_WINDOW_BYTES) if shuffled else Window(chunks=1)
+        return ORDERS[order](table, self._seed, shuffled, window), reader
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+        """The next minibatch, or this rank's part of it.
+
+        Args:
+            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one.
+            partition: (index, count) for this call alone, instead of the source's own.
+
+        Returns:
+            A true `Minibatch`, perhaps with an empty part; a false one after the end, every time.
+
+        Raises:
+            DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
+            StateError: the default partition has changed since the first read.
+        """
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._resolve(partition)
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self._start()
+            if cursor is None:
+                return Minibatch.end(self.schema, self._position)
+        plan = whole.plan(self._axis, cursor, size)
+        if plan is None:
+            return Minibatch.end(self.schema, self._axis.position(cursor, self._position.label_samples))
+        labels = self._position.label_samples
+        minibatch = self._assemble(
+            whole.share(plan.parts, plan.samples, index, count),
+            plan.samples,
+            self._axis.position(plan.start, labels),
+            plan.sweep_end,
+        )
+        self._advance(plan.after)
+        return minibatch
+
+    def minibatches(
+        self, size: int = DEFAULT_MINIBATCH_SIZE, until: Span | None = None, partition: tuple[int, int] | None = None
+    ) -> Iterator[Minibatch]:
+        """Minibatches from the current position to the end of the source.
+
+        Args:
+            size: see `next_minibatch`.
+            until: stop after the minibatch that completes this span, counted from here: ``fl.sweeps(1)`` stops at the
+                next minibatch that ends a sweep.
+            partition: see `next_minibatch`.
+        """
+        taken = {unit: 0 for unit in Unit}
+        while until is None or taken[until.unit] < until.count:
+            minibatch = self.next_minibatch(size, partition)
+            if not minibatch:
+                return
+            taken[Unit.SAMPLE] += minibatch.global_samples
+            taken[Unit.MINIBATCH] += 1
+            taken[Unit.SWEEP] += minibatch.sweep_end
+            yield minibatch
+
+    def __iter__(self) -> Iterator[Minibatch]:
+        """Minibatches of 256 samples to the end of the source."""
+        return self.minibatches()
+
+    def _resolve(self, partition: tuple[int, int] | None) -> tuple[int, int]:
+        if partition is not None:
+            return _checked_partition(partition)
+        if self._partition_given:
+            assert self._partition is not None
+            return self._partition
+        found = _distributed_partition()
+        if self._partition is None:
+            self._partition = found
+        elif found != self._partition:
+            raise StateError(
+                "expected the partition that was found at the first read; torch.distributed has changed since. "
+                "Initialise it before the first minibatch, or pass partition=(index, count)",
+                saved={"partition": list(self._partition)},
+                current={"partition": list(found)},
+            )
+        return self._partition
+
+    def _start(self) -> Cursor | None:
+        if self._closed:
+            raise ValueError("this source is closed")
+        p, axis = self._position, self._axis
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps:
+            return None
+        self._cursor = axis.at(p, self._fingerprint)
+        return self._cursor
+
+    def _advance(self, cursor: Cursor) -> None:
+        before = self._cursor
+        self._cursor = cursor
+        if before is None or before.segment.plan is not cursor.segment.plan:
+            self._reader.keep([cursor.segment.plan], self._timeline.chunks_after(cursor.segment.plan))
+
+    def _lengths(self, segment: Segment) -> NDArray[np.int64] | None:
+        if isinstance(self._timeline, UnsizedOrder):
+            assert isinstance(self._reader, BufferedReader)
+            chunks = self._reader.fetch(segment.plan.chunks)
+            tables = [counted_lengths(self.corpus.schema, chunk.values) for chunk in chunks]
+            if all(table is None for table in tables):
+                return None
+            ends = [np.ones(c.num_sequences, np.int64) if t is None else t for c, t in zip(chunks, tables, strict=True)]
+            return np.concatenate(ends)[segment.plan.starts[segment.place] + segment.index]
+        lengths = self.corpus.lengths(segment.ordinals)
+        if self._frame_mode and lengths is not None and (lengths != 1).any():
+            bad = int(np.flatnonzero(lengths != 1)[0])
+            raise DataError(
+                f"expected sequences of one sample in frame mode, got one of {int(lengths[bad])} samples",
+                path=self.corpus.name,
+                sequence=int(segment.ordinals[bad]),
+                hint="leave out frame_mode=True to read whole sequences",
+            )
+        return lengths
+
+    # ---- assembling -------------------------------------------------------------------------------
+
+    def _assemble(
+        self, parts: tuple[Part, ...], global_samples: int, position: Position, sweep_end: bool
+    ) -> Minibatch:
+        reader = self._reader
+        for part in parts:
+            reader.prepare(part.segment)
+        if len(parts) == 1:
+            segment, a, b = parts[0]
+            assert segment.slots is not None
+            slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
+            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
+        else:
+            slots = _joined(parts, lambda s: s.slots, np.uint32)
+            index = _joined(parts, lambda s: s.index, np.int64)
+            ids = _joined(parts, lambda s: s.ordinals, np.int64)
+            samples = sum(
+                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
+            )
+        good = self._pass_over(slots, index, ids) if reader.has_errors else None
+        if good is not None:
+            samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
+            slots, index, ids = slots[good], index[good], ids[good]
+        values = self._chunks.gather(slots, index)
+        if self._transforms:
+            sweeps = _joined(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
+            sweeps = sweeps if good is None else sweeps[good]
+            values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
+        stats = self._stats
+        stats.minibatches += 1
+        stats.sequences += len(ids)
+        stats.samples += samples
+        return Minibatch(self.schema, values, ids, samples, global_samples, position, sweep_end)
+
+    def _pass_over(
+        self, slots: NDArray[np.uint32], index: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> NDArray[np.bool_] | None:
+        """Mask of readable sequences, or None if all are; raises or records the others."""
+        good: NDArray[np.bool_] | None = None
+        for slot in np.unique(slots).tolist():
+            chunk = self._reader.chunk(slot)
+            if chunk is None:
+                continue
+            at = np.flatnonzero(slots == slot)
+            for i in at[np.isin(index[at], list(chunk.errors))].tolist():
+                if good is None:
+                    good = np.ones(len(slots), np.bool_)
+                good[i] = False
+        if good is not None:
+            for i in np.flatnonzero(~good).tolist():
+                chunk = self._reader.chunk(int(slots[i]))
+                assert chunk is not None
+                error = chunk.errors[int(index[i])]
+                if self._quarantine is None:
+                    raise error
+                self._quarantine.add(int(ids[i]), error, self._resolve(None)[0])
+                self._stats.skipped += 1
+        return good
+
+    # ---- position and state -----------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """What follows the last minibatch delivered; reading ahead does not count."""
+        if self._cursor is None:
+            return self._position
+        return self._axis.position(self._cursor, self._position.label_samples)
+
+    def count_label_samples(self, count: int) -> None:
+        """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
+        self._position = self.position._replace(label_samples=self._position.label_samples + count)
+
+    def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
+        """Go to a place on the axis, forwards or backwards; reads no data where chunk sizes are known.
+
+        Args:
+            position: the place. Its counters are taken as given.
+            samples: instead: the first sequence that starts at or after so many samples from the start of the axis.
+
+        The fingerprint is unknown afterwards (None in the state).
+
+        Raises:
+            IndexError: no such place.
+            ValueError: not exactly one of the two is given.
+        """
+        if (position is None) == (samples is None):
+            raise ValueError("expected either a position or samples=, not both")
+        if position is None:
+            assert samples is not None
+            if isinstance(self._timeline, UnsizedOrder):
+                raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
+            if samples < 0:
+                raise IndexError(f"expected samples >= 0, got {samples}")
+            position = self._axis.position(self._axis.seek_samples(samples), self._position.label_samples)
+        else:
+            self._check_place(position)
+        self._jump(position, None)
+
+    def _check_place(self, p: Position) -> None:
+        unsized = isinstance(self._timeline, UnsizedOrder)
+        if p.sweep < 0 or p.samples < 0 or p.label_samples < 0 or (p.window is None) is unsized:
+            raise IndexError(f"expected a position of this source, got {p!r}")
+        if not unsized and not 0 <= p.ordinal < self._timeline.table.total_sequences:
+            raise IndexError(
+                f"expected 0 <= sequence < {self._timeline.table.total_sequences} in a sweep, got {p.ordinal}"
+            )
+
+    def _jump(self, position: Position, fingerprint: int | None) -> None:
+        self._reader.reset()
+        self._reader.keep([], None)
+        self._position, self._fingerprint, self._cursor = position, fingerprint, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the source stands, in JSON types: a few numbers, the same on every rank.
+
+        Load it under any minibatch size, partition, thread count or world size.
+        """
+        p = self.position
+        fingerprint = self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)
+        place: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
+        if p.window is not None:
+            place["window"] = p.window
+        return {
+            "feedline": STATE_VERSION,
+            **self._identity(),
+            **place,
+            "samples": p.samples,
+            "label_samples": p.label_samples,
+            "fingerprint": None if fingerprint is None else f"{fingerprint:016x}",
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be equal for a state to fit."""
+        window = self._timeline.window
+        shuffle: Any = False
+        if self._timeline.shuffle:
+            shuffle = "all" if window is None else window.to_json()
+        return {
+            "order": self._timeline.name,
+            "seed": f"{self._seed:016x}",
+            "shuffle": shuffle,
+            "schema": self.corpus.schema.digest,
+            "corpus": self._corpus_digest(),
+        }
+
+    def _corpus_digest(self) -> str:
+        if self._digest is None:
+            h = hashlib.blake2b(self.corpus.digest().encode(), digest_size=16)
+            table = self._timeline.table
+            for column in (table.sequences, table.samples, table.bytes):
+                h.update(np.ascontiguousarray(column, "<i8").tobytes())
+            self._digest = h.hexdigest()
+        return self._digest
+
+    def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
+        """Go to where ``state`` was taken; reads no data, whatever came before.
+
+        Args:
+            state: from `state_dict`, of this source or another over the same data, seed and window.
+            verify: recompute the order fingerprint from the start of the axis and compare (reads no data, costs
+                nanoseconds a sequence passed).
+
+        Raises:
+            StateError: the state does not fit; the source stays where it was.
+        """
+        if not isinstance(state, Mapping) or "feedline" not in state:
+            raise StateError(f"expected a state of a feedline source, got {type(state).__name__} {_short(state)}")
+        if state["feedline"] != STATE_VERSION:
+            raise StateError(
+                "this state has another format version",
+                saved={"feedline": state["feedline"]},
+                current={"feedline": STATE_VERSION},
+            )
+        identity = self._identity()
+        saved = {key: state.get(key) for key in identity}
+        differing = [key for key in identity if saved[key] != identity[key]]
+        if differing:
+            raise StateError(
+                "this state was taken from other data, another order or other settings",
+                saved={key: saved[key] for key in differing},
+                current={key: identity[key] for key in differing},
+            )
+        try:
+            text = state["fingerprint"]
+            fingerprint = None if text is None else int(text, 16)
+            numbers = [state[key] for key in ("sweep", "sequence", "samples", "label_samples")]
+            position = Position(*(_integer(n) for n in numbers), state.get("window"))
+            self._check_place(position)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
+        if verify:
+            self._verify(position, fingerprint)
+        self._jump(position, fingerprint)
+
+    def _verify(self, position: Position, fingerprint: int | None) -> None:
+        if fingerprint is None:
+            raise StateError("this state has no fingerprint to verify: it was taken after a bare seek")
+        if isinstance(self._timeline, UnsizedOrder):
+            raise StateError("a corpus without chunk_info cannot be verified: laying out its order reads it")
+        axis = Axis(self._timeline, self._lengths)
+        cursor, target = axis.at(Position(), 0), position[:2]
+        while True:
+            segment = cursor.segment
+            plan, stop = segment.plan, segment.start + segment.n
+            end = self._timeline.position_of(plan, stop)[:2]
+            if end >= target:
+                k = segment.n if end == target else position.ordinal - plan.first - segment.start
+                cursor = cursor._replace(k=k)
+                break
+            following = axis.settle(cursor._replace(k=segment.n))
+            assert following is not None  # an axis without limits does not end
+            cursor = following
+        found = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
+        saved = {"samples": position.samples, "fingerprint": f"{fingerprint:016x}"}
+        if found != saved:
+            raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
+
+    # ---- the rest ---------------------------------------------------------------------------------
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences a sweep."""
+        return self._timeline.table.total_sequences
+
+    @property
+    def num_samples(self) -> int:
+        """Samples a sweep."""
+        return self._timeline.table.total_samples
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether neither ``max_sweeps`` nor ``max_samples`` ends it."""
+        return self._axis.max_sweeps is None and self._axis.max_samples is None
+
+    def stats(self) -> Stats:
+        """What was read, held and delivered so far in this process."""
+        return self._stats
+
+    def close(self) -> None:
+        """Let chunks, threads and files go; the state can still be taken."""
+        self._position, self._fingerprint = self.position, (
+            self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)
+        )
+        self._corpus_digest()
+        self._cursor = None
+        self._closed = True
+        self._reader.close()
+        self.corpus.close()
+
+    def __enter__(self) -> MinibatchSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        window = self._timeline.window
+        how = "in corpus order"
+        if self._timeline.shuffle:
+            how = f"shuffled by {window!r}" if window is not None else "shuffled as a whole"
+        rows = "\n".join(repr(self.schema).splitlines()[1:])
+        return f"MinibatchSource({self.corpus.name}, {how}, seed {self._seed}, at {self.position!r})\n{rows}"
+
+
+def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
+    """Samples of each sequence as the minibatch budget counts them: of the defining stream, else of the longest.
+
+    Returns:
+        int64 (num_sequences,), or None if every sequence counts one.
+    """
+    counted = [values[schema.size_stream]] if schema.size_stream is not None else list(values.values())
+    if all(value.one_sample_each for value in counted):
+        return None
+    longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
+    return longest
+
+
+def _segment_lengths(segment: Segment) -> NDArray[np.int64]:
+    return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
+
+
+def _joined(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
+    if not parts:
+        return np.empty(0, dtype)
+    return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])
+
+
+def _checked_partition(partition: tuple[int, int]) -> tuple[int, int]:
+    try:
+        index, count = (int(n) for n in partition)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected partition=(index, count), got {partition!r}") from None
+    if not 0 <= index < count:
+        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {partition!r}")
+    return index, count
+
+
+def _distributed_partition() -> tuple[int, int]:
+    """Rank and world size of torch.distributed if somebody has imported and initialised it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"expected an int, got {value!r}")
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,108 @@
+"""The order "feedline-1": chunks are permuted, windows are filled with them, windows are permuted.
+
+Specified to the bit in docs/explanation/order.md; resuming and other ranks rely on it for ever. Cost: O(chunks)
+once a sweep, then O(log chunks) to find a place; memory 4 bytes a sequence of the current window, and nothing
+for windows of more than 2^20 sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from feedline import _native
+from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan
+
+# Levels of the key: what is permuted.
+CHUNKS, SEQUENCES = 0, 1
+FISHER_YATES_LIMIT = 1 << 20
+
+
+def permutation(key: int, n: int) -> Callable[[int, int], Any]:
+    """The permutation of n places under ``key``, as a function from a range of places to their images."""
+    if n <= FISHER_YATES_LIMIT:
+        whole = _native.fisher_yates(key, n)
+        return lambda a, b: whole[a:b]
+    return lambda a, b: _native.feistel(key, n, a, b - a)
+
+
+class FeedlineOrder(Timeline):
+    """See the module."""
+
+    name: ClassVar[str] = "feedline-1"
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
+        super().__init__(table, seed, shuffle, window)
+        self._sweeps: dict[int, _Sweep] = {}
+
+    def _sweep(self, number: int) -> _Sweep:
+        found = self._sweeps.get(number)
+        if found is None:
+            # Two are enough: the current one, and the next while the last window of this one is in use.
+            while len(self._sweeps) >= 2:
+                self._sweeps.pop(max(self._sweeps, key=lambda n: abs(n - number)))
+            found = self._sweeps[number] = _Sweep(self, number)
+        return found
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        self._check(sweep, ordinal)
+        layout = self._sweep(sweep)
+        return layout.plan(int(np.searchsorted(layout.firsts, ordinal, side="right")) - 1)
+
+
+class _Sweep:
+    """Chunk order and window bounds of one sweep; everything else follows from them."""
+
+    def __init__(self, order: FeedlineOrder, number: int) -> None:
+        table, window = order.table, order.window
+        self._order, self._number = order, number
+        chunks = len(table)
+        if order.shuffle:
+            key = _native.hash_key([order.seed, number, CHUNKS])
+            self.chunks: Ints = np.asarray(permutation(key, chunks)(0, chunks), np.int64)
+        else:
+            self.chunks = np.arange(chunks, dtype=np.int64)
+        self.starts: Ints = np.concatenate([[0], np.cumsum(table.sequences[self.chunks])]).astype(np.int64)
+        if window is None:
+            self.bounds: Ints = np.array([0, chunks], np.int64)
+        else:
+            self.bounds = _fill_windows(table, self.chunks, window)
+        # First ordinal of each window. Empty windows (chunks without sequences) are passed over by taking the
+        # last window that starts at an ordinal.
+        self.firsts: Ints = self.starts[self.bounds[:-1]]
+
+    def plan(self, number: int) -> WindowPlan:
+        a, b = int(self.bounds[number]), int(self.bounds[number + 1])
+        first, stop = int(self.starts[a]), int(self.starts[b])
+        order, sweep = self._order, self._number
+
+        def make_cut() -> Callable[[int, int], Any]:
+            if not order.shuffle:
+                return _identity
+            return permutation(_native.hash_key([order.seed, sweep, SEQUENCES, number]), stop - first)
+
+        last = stop == order.table.total_sequences
+        return WindowPlan(sweep, number, self.chunks[a:b], a, self.starts[a : b + 1] - first, first, last, make_cut)
+
+
+def _identity(a: int, b: int) -> Ints:
+    return np.arange(a, b, dtype=np.int64)
+
+
+def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:
+    """Bounds of the windows in a row of permuted chunks; greedy, O(windows log chunks)."""
+    if window.chunks is not None:
+        return np.append(np.arange(0, len(chunks), window.chunks, dtype=np.int64), np.int64(len(chunks)))
+    costs, budget = (table.samples, window.samples) if window.samples is not None else (table.bytes, window.bytes)
+    assert budget is not None
+    ends = np.cumsum(costs[chunks])
+    bounds, used = [0], 0
+    while bounds[-1] < len(chunks):
+        stop = int(np.searchsorted(ends, used + budget, side="right"))
+        stop = max(stop, bounds[-1] + 1)
+        bounds.append(stop)
+        used = int(ends[stop - 1])
+    return np.array(bounds, np.int64)

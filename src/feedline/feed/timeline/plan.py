@@ -1,0 +1,204 @@
+"""What every order is made of: the chunk table, windows, and segments of the order.
+
+A sweep is a row of windows; a window names the chunks it needs and permutes their sequences; a segment is a
+run of the order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs
+what a sweep of 10^5 costs.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.feed.protocol import ChunkInfo
+
+Ints = NDArray[np.int64]
+
+# Sequences planned at a time: small enough that the first minibatch after a restore comes at once (about a
+# millisecond), large enough that planning is a few nanoseconds a sequence.
+SEGMENT = 16384
+
+DEFAULT_WINDOW_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much is shuffled together: consecutive chunks of the permuted order, up to a budget.
+
+    Exactly one of the three is given. A window holds at least one chunk and closes before the chunk that would
+    pass the budget.
+
+    Args:
+        chunks: number of chunks.
+        samples: number of samples, as the minibatch budget counts them.
+        bytes: stored bytes (of the text, of the store), never decoded ones.
+    """
+
+    chunks: int | None = None
+    samples: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in self.to_json().items() if value is not None}
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of chunks, samples and bytes, got {given or 'none'}")
+        ((name, value),) = given.items()
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"expected {name} to be an int of at least 1, got {value!r}")
+
+    def to_json(self) -> dict[str, int]:
+        """The one setting that is given, as it stands in a state."""
+        pairs = (("chunks", self.chunks), ("samples", self.samples), ("bytes", self.bytes))
+        return {name: value for name, value in pairs if value is not None}
+
+    def __repr__(self) -> str:
+        return f"Window({', '.join(f'{k}={v}' for k, v in self.to_json().items())})"
+
+
+class ChunkTable:
+    """Sequences, samples and stored bytes of each chunk, in corpus order.
+
+    Attributes:
+        sequences, samples, bytes: int64 (chunks,).
+        starts: int64 (chunks + 1,), ordinal of the first sequence of each chunk.
+        total_sequences, total_samples: of one sweep.
+    """
+
+    __slots__ = ("bytes", "samples", "sequences", "starts", "total_samples", "total_sequences")
+
+    def __init__(self, infos: Iterable[ChunkInfo]) -> None:
+        table = np.array([tuple(info) for info in infos], np.int64).reshape(-1, 3)
+        self.sequences, self.samples, self.bytes = (np.ascontiguousarray(column) for column in table.T)
+        self.starts: Ints = np.concatenate([[0], np.cumsum(self.sequences)]).astype(np.int64)
+        self.total_sequences = int(self.starts[-1])
+        self.total_samples = int(self.samples.sum())
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+class WindowPlan:
+    """One window of a sweep: the chunks it needs, and the order of its sequences.
+
+    Attributes:
+        sweep, number: which sweep, which window in it.
+        chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below.
+        position: place of the first of these chunks in the chunk order of the sweep.
+        starts: int64 (k + 1,), first local place of each of these chunks.
+        first: ordinal, in the order of the sweep, of the window's first sequence.
+        count: sequences delivered by this window.
+        last: no window follows in this sweep.
+    """
+
+    __slots__ = ("_cut", "_make_cut", "chunks", "count", "first", "last", "number", "position", "starts", "sweep")
+
+    def __init__(
+        self,
+        sweep: int,
+        number: int,
+        chunks: Ints,
+        position: int,
+        starts: Ints,
+        first: int,
+        last: bool,
+        make_cut: Callable[[], Callable[[int, int], Any]],
+    ) -> None:
+        self.sweep, self.number, self.chunks, self.position = sweep, number, chunks, position
+        self.starts, self.first, self.count, self.last = starts, first, int(starts[-1]), last
+        # The permutation is made at the first use: looking ahead for chunks to read needs none.
+        self._make_cut = make_cut
+        self._cut: Callable[[int, int], Any] | None = None
+
+    def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
+        """Places a..b-1 of the window's order: position in ``chunks`` and index in that chunk."""
+        if self._cut is None:
+            self._cut = self._make_cut()
+        place, index = _native.locate(self.starts, self._cut(a, b))
+        return place, index
+
+
+class Segment:
+    """A run of consecutive sequences of the order, inside one window.
+
+    Attributes:
+        plan: the window.
+        start: place in the window of the segment's first sequence.
+        n: number of sequences.
+        place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
+        ordinals: int64 (n,), index of each sequence in the corpus.
+        ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
+        slots: uint32 (n,), where the chunk of each sequence is held, once it is.
+    """
+
+    __slots__ = ("ends", "index", "n", "ordinals", "place", "plan", "slots", "start")
+
+    def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
+        """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
+        self.plan, self.start, self.n = plan, start, n
+        self.place, self.index = plan.locate(start, start + n)
+        self.ordinals = chunk_ordinals[self.place] + self.index
+        self.ends: Ints | None = None
+        self.slots: NDArray[np.uint32] | None = None
+
+    @property
+    def samples(self) -> int:
+        """Samples of all its sequences."""
+        return self.n if self.ends is None else int(self.ends[-1])
+
+
+class Timeline(abc.ABC):
+    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again."""
+
+    name: ClassVar[str]
+
+    def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
+        """``window`` None: the whole data is one window."""
+        self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
+
+    @abc.abstractmethod
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """The window of ``sweep`` that holds place ``ordinal``; O(log chunks) once the sweep is laid out.
+
+        Args:
+            sweep: which sweep.
+            ordinal: place in the order of the sweep, or of the window if ``window`` is given.
+            window: number of the window, in orders whose positions name it; None in the others.
+
+        Raises:
+            IndexError: ``ordinal`` outside the sweep.
+        """
+
+    def window_after(self, plan: WindowPlan) -> WindowPlan:
+        """The next window of the axis, of this sweep or the next."""
+        if plan.last:
+            return self.window_at(plan.sweep + 1, 0)
+        return self.window_at(plan.sweep, plan.first + plan.count)
+
+    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+        """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
+        while True:
+            plan = self.window_after(plan)
+            yield plan.chunks
+
+    def segment(self, plan: WindowPlan, start: int) -> Segment:
+        """The segment of ``plan`` that begins at its place ``start``."""
+        return Segment(plan, start, min(SEGMENT, plan.count - start), self.table.starts[plan.chunks])
+
+    def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
+        """(sweep, ordinal, window) of place ``place`` of a window; of the next one when it is its end."""
+        if place == plan.count and plan.last:
+            return plan.sweep + 1, 0, None
+        return plan.sweep, plan.first + place, None
+
+    def _check(self, sweep: int, ordinal: int) -> None:
+        if sweep < 0 or not 0 <= ordinal < self.table.total_sequences:
+            raise IndexError(
+                f"expected sweep >= 0 and 0 <= sequence < {self.table.total_sequences}, "
+                f"got sweep {sweep}, sequence {ordinal}"
+            )

@@ -1,0 +1,99 @@
+"""The order of a corpus whose chunks tell their size only when read.
+
+As "feedline-1", but windows count chunks, a position is (sweep, window, place in it), and laying out a window
+reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``chunk << 32 | index``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from feedline import _native
+from feedline.errors import DataError
+from feedline.feed.timeline.feedline import CHUNKS, SEQUENCES, permutation
+from feedline.feed.timeline.plan import SEGMENT, ChunkTable, Ints, Segment, Timeline, Window, WindowPlan
+
+DEFAULT_WINDOW = Window(chunks=8)
+
+
+class UnsizedOrder(Timeline):
+    """See the module.
+
+    Args:
+        chunks: number of chunks.
+        seed: of the order.
+        shuffle: whether to permute.
+        window: in chunks; None: 8 chunks.
+        count: reads chunks and returns their numbers of sequences, int64 (k,).
+    """
+
+    name: ClassVar[str] = "feedline-1-unsized"
+
+    def __init__(
+        self, chunks: int, seed: int, shuffle: bool, window: Window | None, count: Callable[[Ints], Ints]
+    ) -> None:
+        window = window or DEFAULT_WINDOW
+        if window.chunks is None:
+            raise ValueError(f"expected Window(chunks=...) for a corpus without chunk_info, got {window!r}")
+        super().__init__(ChunkTable([]), seed, shuffle, window)
+        self._width = window.chunks if shuffle else 1
+        self._total, self._count = chunks, count
+
+    def chunks_of(self, sweep: int, window: int) -> Ints:
+        """Chunk numbers of a window, in its order; reads nothing."""
+        if self.shuffle:
+            key = _native.hash_key([self.seed, sweep, CHUNKS])
+            row = np.asarray(permutation(key, self._total)(0, self._total), np.int64)
+        else:
+            row = np.arange(self._total, dtype=np.int64)
+        return row[window * self._width : (window + 1) * self._width]
+
+    @property
+    def windows(self) -> int:
+        """Windows a sweep."""
+        return -(-self._total // self._width)
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`; reads the window's chunks."""
+        number = window or 0
+        if sweep < 0 or not 0 <= number < self.windows:
+            raise IndexError(f"expected 0 <= window < {self.windows}, got sweep {sweep}, window {number}")
+        chunks = self.chunks_of(sweep, number)
+        starts = np.concatenate([[0], np.cumsum(self._count(chunks))]).astype(np.int64)
+
+        def make_cut() -> Callable[[int, int], Any]:
+            if not self.shuffle:
+                return lambda a, b: np.arange(a, b, dtype=np.int64)
+            return permutation(_native.hash_key([self.seed, sweep, SEQUENCES, number]), int(starts[-1]))
+
+        last = number + 1 == self.windows
+        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, last, make_cut)
+
+    def window_after(self, plan: WindowPlan) -> WindowPlan:
+        """See `Timeline.window_after`; passes over windows without sequences."""
+        for _ in range(self.windows + 1):
+            following = (plan.sweep + 1, 0) if plan.last else (plan.sweep, plan.number + 1)
+            plan = self.window_at(following[0], 0, following[1])
+            if plan.count:
+                return plan
+        raise DataError("expected at least one sequence, got none in any chunk")
+
+    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+        """See `Timeline.chunks_after`."""
+        sweep, number = plan.sweep, plan.number
+        while True:
+            sweep, number = (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
+            yield self.chunks_of(sweep, number)
+
+    def segment(self, plan: WindowPlan, start: int) -> Segment:
+        """See `Timeline.segment`."""
+        return Segment(plan, start, min(SEGMENT, plan.count - start), plan.chunks << 32)
+
+    def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
+        """See `Timeline.position_of`."""
+        if place < plan.count:
+            return plan.sweep, place, plan.number
+        return (plan.sweep + 1, 0, 0) if plan.last else (plan.sweep, 0, plan.number + 1)

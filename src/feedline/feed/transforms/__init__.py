@@ -1,0 +1,122 @@
+"""User functions on sequences, seeded by their place on the axis.
+
+A random transform gets a generator keyed by (seed, sweep, ordinal in the corpus, stage): the same sequence gets the
+same numbers for any minibatch size, worker count or restart, and other numbers in the next sweep. Transforms run
+when a minibatch is assembled, once a sequence, in Python.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Schema, Stream, Value
+from feedline.errors import SchemaError
+
+# Level of the key, after those of the orders: what is drawn is a transform's generator.
+TRANSFORM = 2
+
+
+class Map:
+    """A function applied to each sequence.
+
+    Args:
+        function: ``function(sequence)`` or, to draw random numbers, ``function(sequence, rng)``; ``sequence``
+            maps stream names to arrays ``(length, *shape)`` (sparse streams: a sparse `Value` of one sequence), and
+            what comes back maps stream names likewise. Streams left out stay as they are.
+        streams: declarations of the streams whose shape or dtype the function changes, or that it adds.
+    """
+
+    def __init__(self, function: Callable[..., Mapping[str, Any]], **streams: Stream) -> None:
+        self.function, self.streams = function, streams
+        try:
+            parameters = [
+                p
+                for p in inspect.signature(function).parameters.values()
+                if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+            ]
+            self.random = len(parameters) > 1
+        except (TypeError, ValueError):  # builtins without a signature take the sequence alone
+            self.random = False
+
+    def schema(self, before: Schema) -> Schema:
+        """The schema behind this transform."""
+        return Schema({**before, **self.streams})
+
+
+def generator(seed: int, sweep: int, ordinal: int, stage: int) -> np.random.Generator:
+    """The generator of one sequence in one sweep for one stage of transforms."""
+    return np.random.Generator(np.random.Philox(key=_native.hash_key([seed, sweep, TRANSFORM, ordinal, stage])))
+
+
+def apply(
+    transforms: Sequence[Map],
+    before: Schema,
+    values: dict[str, Value],
+    seed: int,
+    sweeps: NDArray[np.int64],
+    ordinals: NDArray[np.int64],
+) -> dict[str, Value]:
+    """Run ``transforms`` one after the other over all sequences of ``values``.
+
+    Args:
+        transforms: what to run.
+        before: schema of ``values``.
+        values: one value per stream.
+        seed: of the source.
+        sweeps, ordinals: int64 (n,), place of each sequence.
+
+    Raises:
+        SchemaError: a result does not fit its declaration.
+    """
+    count = len(ordinals)
+    for stage, transform in enumerate(transforms):
+        after = transform.schema(before)
+        if count == 0:
+            values = {name: values.get(name, _empty(stream)) for name, stream in after.items()}
+            values = {name: v if name not in transform.streams else _empty(after[name]) for name, v in values.items()}
+            before = after
+            continue
+        columns = {name: value.sequences() for name, value in values.items()}
+        out: dict[str, list[Any]] = {}
+        for i in range(count):
+            sequence = {name: column[i] for name, column in columns.items()}
+            if transform.random:
+                rng = generator(seed, int(sweeps[i]), int(ordinals[i]), stage)
+                result = transform.function(sequence, rng)
+            else:
+                result = transform.function(sequence)
+            for name, data in result.items():
+                if name not in after:
+                    raise SchemaError(
+                        f"expected streams {', '.join(after)} from {transform.function!r}, got `{name}`; declare it: "
+                        f"fl.Map(function, {name}=fl.Stream(shape=...))"
+                    )
+                out.setdefault(name, []).append(data)
+        for name, sequences in out.items():
+            if len(sequences) != count:
+                raise SchemaError(f"expected stream `{name}` for all {count} sequences, got it for {len(sequences)}")
+            values[name] = _join(name, after[name], sequences)
+        values = {name: values[name] for name in after}
+        before = after
+    return values
+
+
+def _join(name: str, stream: Stream, sequences: list[Any]) -> Value:
+    if stream.sparse:
+        value = Value.from_sequences([s.to_scipy() if isinstance(s, Value) else s for s in sequences], stream.dtype)
+    else:
+        value = Value.from_sequences(sequences)
+    value.check(name, stream)
+    return value
+
+
+def _empty(stream: Stream) -> Value:
+    if stream.sparse:
+        return Value.from_csr([0], [], np.empty(0, stream.dtype), stream.shape[0])
+    return Value.from_dense(np.empty((0, *stream.shape), stream.dtype))

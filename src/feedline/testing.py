@@ -1,0 +1,94 @@
+"""Laws as asserts, for your own formats, sources and feeds as for ours.
+
+`assert_resumes` states the first law: from every point, a restored feed goes on exactly as the one that never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.data import Minibatch, Value
+
+__all__ = ["assert_resumes", "bytes_digest", "sequences_of"]
+
+
+def sequences_of(minibatches: Iterable[Minibatch]) -> list[tuple[int, bytes]]:
+    """Every delivered sequence in order: its ordinal, and a digest of its bytes in all streams."""
+    out = []
+    for minibatch in minibatches:
+        columns = [value.sequences() for value in minibatch.values()]
+        for i, ordinal in enumerate(minibatch.ids.tolist()):
+            out.append((ordinal, _digest(column[i] for column in columns)))
+    return out
+
+
+def bytes_digest(minibatches: Iterable[Minibatch]) -> str:
+    """A digest of everything delivered, independent of where minibatches were cut."""
+    h = hashlib.blake2b(digest_size=16)
+    for ordinal, content in sequences_of(minibatches):
+        h.update(ordinal.to_bytes(8, "little") + content)
+    return h.hexdigest()
+
+
+def assert_resumes(
+    make_feed: Callable[[], Any],
+    sizes: Sequence[int] = (1, 3, 7, 64),
+    minibatches: int = 4,
+) -> None:
+    """Check that a feed resumes from every minibatch, also under another minibatch size.
+
+    Args:
+        make_feed: makes a fresh feed with ``next_minibatch(size)``, ``state_dict`` and ``load_state_dict``.
+        sizes: minibatch sizes to stop with and to go on with.
+        minibatches: how many minibatches of the largest size to look at.
+
+    Raises:
+        AssertionError: a restored feed delivers anything else than the one that went on.
+    """
+    whole = sequences_of(_take(make_feed(), max(sizes), minibatches))
+    for size in sizes:
+        feed = make_feed()
+        passed = 0
+        while passed < len(whole):
+            state = json.loads(json.dumps(feed.state_dict()))
+            for other in sizes:
+                restored = make_feed()
+                restored.load_state_dict(state)
+                got = sequences_of(_take(restored, other, 2))
+                expected = whole[passed : passed + len(got)]
+                assert got[: len(expected)] == expected, (
+                    f"expected the feed to go on at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
+                    f"got {[o for o, _ in got][:8]} (stopped under size {size}, went on under size {other})"
+                )
+            minibatch = feed.next_minibatch(size)
+            if not minibatch:
+                break
+            got = sequences_of([minibatch])
+            expected = whole[passed : passed + len(got)]
+            assert got[: len(expected)] == expected, f"the order depends on the minibatch size at sequence {passed}"
+            passed += len(got)
+
+
+def _take(feed: Any, size: int, count: int) -> list[Minibatch]:
+    out = []
+    for _ in range(count):
+        minibatch = feed.next_minibatch(size)
+        if not minibatch:
+            break
+        out.append(minibatch)
+    return out
+
+
+def _digest(streams: Iterable[Any]) -> bytes:
+    h = hashlib.blake2b(digest_size=16)
+    for stream in streams:
+        arrays = (stream.indptr, stream.indices, stream.values) if isinstance(stream, Value) else (stream,)
+        for array in arrays:
+            h.update(str((array.shape, array.dtype.str)).encode())
+            h.update(np.ascontiguousarray(array).tobytes())
+    return h.digest()

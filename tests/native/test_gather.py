@@ -1,0 +1,436 @@
+"""Gathered and padded sequences equal what slicing gives, for every layout and dtype; damage is refused."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline import _native
+from tests.oracles import gather as slow
+
+PAIR = [("a", "i4"), ("b", "f8")]
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "bool",
+    "uint8",
+    "int16",
+    ">f4",
+    "c16",
+    "S3",
+    "datetime64[s]",
+    PAIR,
+]
+SHAPES = [(), (1,), (3,), (4, 2), (2, 3, 4), (0,), (64,), (100,), (300,)]
+
+
+def ints(values, dtype=np.int64):
+    return np.array(values, dtype)
+
+
+def bounds(lengths):
+    return np.concatenate([[0], np.cumsum(ints(lengths))])
+
+
+def rows_of(rng, n, shape, dtype):
+    """Rows of any dtype from random bytes (of 0 and 1, so that bools stay bools)."""
+    dtype = np.dtype(dtype)
+    size = n * int(np.prod(shape, dtype=int)) * dtype.itemsize
+    return np.frombuffer(rng.integers(0, 2, size, np.uint8).tobytes(), dtype).reshape(n, *shape)
+
+
+def dense_chunk(rng, n, shape, dtype, ragged):
+    if not ragged:
+        return rows_of(rng, n, shape, dtype), None
+    offsets = bounds(rng.integers(0, 5, n))
+    return rows_of(rng, int(offsets[-1]), shape, dtype), offsets
+
+
+def sparse_chunk(rng, n, dtype, ragged):
+    offsets = bounds(rng.integers(0, 4, n)) if ragged else None
+    indptr = bounds(rng.integers(0, 6, int(offsets[-1]) if ragged else n))
+    return indptr, rng.integers(-5, 99, indptr[-1], np.int32), rng.random(indptr[-1]).astype(dtype), offsets
+
+
+def same(got, expected):
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert a.tobytes() == b.tobytes()
+            assert a.flags.c_contiguous
+            assert a.flags.writeable
+            assert a.flags.owndata
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.booleans()), max_size=3),
+    st.lists(st.tuples(st.sampled_from(["float32", "float64"]), st.booleans()), max_size=2),
+    st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    st.integers(0, 40),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=200)
+def test_gather(dense, sparse, sizes, n, by_slot, seed):
+    """Any streams, any chunks, ragged or not chunk by chunk; slots with gaps."""
+    rng = np.random.default_rng(seed)
+    if not dense and not sparse:
+        sparse = [("float32", True)]
+    slots = rng.permutation(8)[: len(sizes)] if by_slot else [0]
+    chunks = {}
+    for slot, size in zip(slots, sizes, strict=False):
+        some = bool(rng.random() < 0.7)  # a ragged stream may have chunks of one row a sequence
+        parts = [dense_chunk(rng, size, shape, dtype, ragged and some) for dtype, shape, ragged in dense]
+        chunks[int(slot)] = parts + [
+            sparse_chunk(rng, size, dtype, ragged and some) for dtype, ragged in sparse
+        ]
+    gatherer = _native.Gatherer([False] * len(dense) + [True] * len(sparse))
+    for slot, parts in chunks.items():
+        gatherer.add(slot, parts)
+    assert gatherer.slots == sorted(chunks)
+    assert [gatherer.sequences(s) for s in chunks] == list(sizes[: len(chunks)])
+
+    filled = [slot for slot, size in zip(chunks, sizes, strict=False) if size]
+    picked = rng.choice(filled, n) if filled else ints([])
+    index = ints([rng.integers(gatherer.sequences(int(slot))) for slot in picked])
+    got = gatherer.gather(picked.astype(np.uint32) if by_slot else None, index)
+    assert len(got) == len(dense) + len(sparse)
+    for s, value in enumerate(got):
+        oracle = slow.dense if s < len(dense) else slow.sparse
+        expected = oracle({slot: parts[s] for slot, parts in chunks.items()}, picked, index)
+        if len(index) == 0:  # no chunk is involved: offsets wherever the stream has any
+            ragged = any(parts[s][-1] is not None for parts in chunks.values())
+            expected = (*expected[:-1], ints([0]) if ragged else None)
+        same(value, expected)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 17, 32, 40, 63, 64, 65, 128, 200, 256, 257, 600])
+def test_every_row_size_across_blocks(width):
+    rng = np.random.default_rng(width)
+    rows = rng.integers(0, 256, (700, width), np.uint8)
+    index = rng.integers(0, 700, 1300)
+    gatherer = _native.Gatherer([False])
+    gatherer.add(0, [(rows, None)])
+    gatherer.add(1, [(rows[::-1].copy(), None)])
+    assert np.array_equal(gatherer.gather(None, index)[0][0], rows[index])
+    slots = rng.integers(0, 2, 1300).astype(np.uint32)
+    expected = rows[np.where(slots == 0, index, 699 - index)]
+    assert np.array_equal(gatherer.gather(slots, index)[0][0], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 50])
+def test_threads_do_not_change_a_large_copy(threads):
+    rng = np.random.default_rng(0)
+    parts = [
+        dense_chunk(rng, 9000, (40,), "float32", ragged=False),
+        dense_chunk(rng, 9000, (20,), "float32", ragged=True),
+        sparse_chunk(rng, 9000, "float64", ragged=True),
+    ]
+    gatherer = _native.Gatherer([False, False, True])
+    gatherer.add(0, parts)
+    index = rng.permutation(9000)
+    got = gatherer.gather(None, index, threads=threads)
+    assert sum(array.nbytes for value in got for array in value if array is not None) > 2**20
+    for value, part, oracle in zip(got, parts, [slow.dense, slow.dense, slow.sparse], strict=True):
+        same(value, oracle({0: part}, None, index))
+
+
+def test_large_copy_of_fewer_sequences_than_threads():
+    rows = np.arange(2**19, dtype=np.float64).reshape(2, -1)
+    gatherer = _native.Gatherer([False])
+    gatherer.add(0, [(rows, None)])
+    assert np.array_equal(gatherer.gather(None, ints([1]), threads=8)[0][0], rows[1:])
+
+
+# ---- what a gatherer holds
+
+
+def test_chunks_live_as_long_as_they_are_held():
+    class Rows(np.ndarray):
+        pass
+
+    def chunk():
+        rows = np.ones((3, 2)).view(Rows)
+        return rows, weakref.ref(rows)
+
+    gatherer = _native.Gatherer([False])
+    (a, dead_a), (b, dead_b), (c, dead_c) = chunk(), chunk(), chunk()
+    for slot, rows in enumerate([a, b, c]):
+        gatherer.add(slot, [(rows, None)])
+    del a, b, c, rows
+    assert np.array_equal(gatherer.gather(None, ints([2]))[0][0], np.ones((1, 2)))
+    gatherer.remove(1)
+    assert (dead_a() is None, dead_b() is None, dead_c() is None) == (False, True, False)
+    gatherer.clear()
+    assert dead_a() is None
+    assert gatherer.slots == []
+    gatherer.add(0, [(np.ones(3, np.uint8), None)])  # clear() also forgets dtype and shape
+
+    # A cycle through a chunk is found by the garbage collector.
+    d, dead_d = chunk()
+    d.holder = cyclic = _native.Gatherer([False])
+    cyclic.add(0, [(d, None)])
+    del d, cyclic
+    gc.collect()
+    assert dead_d() is None
+
+
+def test_slots_are_used_again_and_keep_the_type():
+    gatherer = _native.Gatherer([False])
+    gatherer.add(5, [(np.zeros((2, 3)), None)])
+    gatherer.remove(5)
+    assert gatherer.slots == []
+    with pytest.raises(ValueError, match=r"stream 0 of slot 5: expected rows of shape \(3,\) .* got \(4,\)"):
+        gatherer.add(5, [(np.zeros((2, 4)), None)])
+    gatherer.add(5, [(np.ones((2, 3)), None)])
+    assert gatherer.gather(ints([5], np.uint32), ints([1]))[0][0].sum() == 3
+
+
+def test_chunks_may_come_and_go_while_others_are_copied():
+    """A second thread gathers, without the GIL, from a slot that the first keeps taking away."""
+    gatherer = _native.Gatherer([False, True])
+    n = 20_000
+
+    def chunk(value):
+        return [
+            (np.full((n, 8), value), None),
+            (np.arange(n + 1), np.full(n, value, np.int32), np.full(n, value, np.float32), None),
+        ]
+
+    gatherer.add(0, chunk(0))
+    gatherer.add(1, chunk(1))
+    index = np.random.default_rng(0).permutation(n)
+    slots = ints(np.arange(n) % 2, np.uint32)
+    wrong, done, stop = [], [0], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            try:
+                (rows, _), (_, indices, values, _) = gatherer.gather(slots, index, threads=2)
+            except IndexError:
+                continue  # the moment between remove and add
+            done[0] += 1
+            if not all(np.array_equal(got, slots) for got in (rows[:, 0], indices, values)):
+                wrong.append(rows)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for k in range(150):
+        gatherer.remove(1)
+        gatherer.add(1, chunk(1))
+        gatherer.add(2 + k, chunk(9))  # the table grows
+        gatherer.remove(2 + k)
+    while done[0] < 5:
+        pass
+    stop.set()
+    reader.join()
+    assert not wrong
+
+
+# ---- damage
+
+
+GOOD = [
+    (np.zeros((4, 2), np.float32), ints([0, 1, 4])),
+    (ints([0, 2, 3]), ints([7, 8, 9], np.int32), np.ones(3), None),
+]
+
+
+def with_dense(rows=GOOD[0][0], offsets=GOOD[0][1]):
+    return [(rows, offsets), GOOD[1]]
+
+
+def with_sparse(indptr=GOOD[1][0], indices=GOOD[1][1], values=GOOD[1][2], offsets=None):
+    return [GOOD[0], (indptr, indices, values, offsets)]
+
+
+@pytest.mark.parametrize(
+    ("streams", "error", "message"),
+    [
+        (
+            with_dense(offsets=ints([1, 1, 4])),
+            ValueError,
+            "stream 0 of slot 3: .*`offsets` to start at 0, got 1",
+        ),
+        (with_dense(offsets=ints([0, 5, 4])), ValueError, "to never fall, got 5 then 4 at entries 1 and 2"),
+        (with_dense(offsets=ints([0, 1, 3])), ValueError, "to end at the number of rows, 4, got 3"),
+        (with_dense(offsets=ints([0, 1, 5])), ValueError, "to end at the number of rows, 4, got 5"),
+        (with_dense(offsets=ints([])), ValueError, "to have at least one entry, got none"),
+        (
+            with_dense(offsets=ints([0, 1, 4], np.int32)),
+            TypeError,
+            "slot 3: .* int64 .* `offsets`, got int32",
+        ),
+        (with_dense(offsets=ints([0, 1, 4], ">i8")), TypeError, "int64 array for `offsets`, got >i8"),
+        (with_dense(offsets=ints([0, 9, 1, 9, 4])[::2]), TypeError, "got int64 array .*, not C-contiguous"),
+        (with_dense(offsets=None), ValueError, "stream 1 of slot 3: expected 4 sequences .*, got 2"),
+        (
+            with_dense(rows=np.zeros((2, 4), np.float32).T),
+            ValueError,
+            "`rows` to be C-contiguous, .*ascontiguous",
+        ),
+        (with_dense(rows=np.zeros((4, 2), object)), ValueError, "dtype of fixed size for `rows`, got object"),
+        (with_dense(rows=np.float32(1)[None][0]), TypeError, "`rows` to be a numpy array, got float32"),
+        (with_dense(rows=np.array(1.0)), ValueError, "at least one axis"),
+        (with_dense(rows=[[1.0]]), TypeError, "got list"),
+        (
+            with_sparse(indptr=ints([0, 1, 2])),
+            ValueError,
+            "`indptr` to end at the number of values, 3, got 2",
+        ),
+        (
+            with_sparse(indptr=ints([0, 4, 3])),
+            ValueError,
+            "stream 1 of slot 3: .*`indptr` to never fall, got 4",
+        ),
+        (with_sparse(indptr=ints([-1, 2, 3])), ValueError, "`indptr` to start at 0, got -1"),
+        (with_sparse(indices=ints([1, 2, 3])), TypeError, "int32 array for `indices`, got int64"),
+        (with_sparse(indices=ints([1, 2], np.int32)), ValueError, "as many `indices` as `values`, 3, got 2"),
+        (with_sparse(values=ints([1, 2, 3])), ValueError, "float32 or float64 `values`, got int64"),
+        (with_sparse(values=np.ones(3, ">f4")), ValueError, "float32 or float64 `values`, got >f4"),
+        (with_sparse(values=np.ones((3, 1))), ValueError, "one-dimensional float32"),
+        (with_sparse(offsets=ints([0, 1])), ValueError, "`offsets` to end at the number of rows, 2, got 1"),
+        (GOOD[:1], ValueError, "expected 2 streams, got 1"),
+        ([GOOD[0][0], GOOD[1]], TypeError, "stream 0 .* expected a tuple, got float32 array"),
+        ([GOOD[1], GOOD[0]], ValueError, r"expected \(rows, offsets\)"),
+        ([GOOD[0], GOOD[0]], ValueError, r"expected \(indptr, indices, values, offsets\)"),
+    ],
+)
+def test_add_refuses_and_changes_nothing(streams, error, message):
+    gatherer = _native.Gatherer([False, True])
+    gatherer.add(0, GOOD)
+    with pytest.raises(error, match=message):
+        gatherer.add(3, streams)
+    assert gatherer.slots == [0]
+    gatherer.add(3, GOOD)
+
+
+def test_add_refuses_other_types_and_taken_slots():
+    gatherer = _native.Gatherer([False, True])
+    gatherer.add(0, GOOD)
+    with pytest.raises(ValueError, match=r"stream 0 of slot 1: expected dtype float32 .*, got float64"):
+        gatherer.add(1, with_dense(rows=np.zeros((4, 2))))
+    with pytest.raises(ValueError, match=r"stream 1 of slot 1: expected dtype float64 .*, got float32"):
+        gatherer.add(1, with_sparse(values=np.ones(3, np.float32)))
+    with pytest.raises(ValueError, match="slot 0 already holds a chunk"):
+        gatherer.add(0, GOOD)
+    for slot in (-1, 2**24):
+        with pytest.raises(ValueError, match=rf"0 <= slot < 2\*\*24, got {slot}"):
+            gatherer.add(slot, GOOD)
+    for call in gatherer.remove, gatherer.sequences:
+        with pytest.raises(IndexError, match=r"slot 7 holds no chunk; held: \[0\]"):
+            call(7)
+    with pytest.raises(ValueError, match="at least one stream"):
+        _native.Gatherer([])
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("place", [0, 57, 99])
+def test_bad_index_is_found_wherever_it_is(bad, place):
+    gatherer = _native.Gatherer([False])
+    for slot in (0, 2):
+        gatherer.add(slot, [(np.zeros(10), None)])
+    index = np.arange(100) % 10
+    index[place] = bad
+    for slots, slot in (None, 0), (np.full(100, 2, np.uint32), 2):
+        with pytest.raises(IndexError, match=f"place {place}: .* 0 to below 10 in slot {slot}, got {bad}"):
+            gatherer.gather(slots, index)
+
+
+@pytest.mark.parametrize("slot", [1, 3, 2**32 - 1])
+def test_bad_slot_is_found(slot):
+    gatherer = _native.Gatherer([False])
+    for held in (0, 2):
+        gatherer.add(held, [(np.zeros(10), None)])
+    with pytest.raises(IndexError, match=f"place 1: expected a slot that holds a chunk, got slot {slot}"):
+        gatherer.gather(ints([0, slot], np.uint32), ints([0, 0]))
+
+
+def test_gather_refuses_other_arguments():
+    gatherer = _native.Gatherer([False])
+    with pytest.raises(ValueError, match=r"call add\(\) first"):
+        gatherer.gather(None, ints([]))
+    gatherer.add(1, [(np.zeros(10), None)])
+    with pytest.raises(IndexError, match="got slot 0"):
+        gatherer.gather(None, ints([0]))
+    for index in [0], None, ints([0], np.int32), ints([0], np.uint64), ints([[0]]), ints([0, 0, 0])[::2]:
+        with pytest.raises(TypeError, match="int64 array for `index`, got"):
+            gatherer.gather(None, index)
+    with pytest.raises(TypeError, match="uint32 array for `slots`, got int64"):
+        gatherer.gather(ints([1]), ints([0]))
+    with pytest.raises(ValueError, match="equal length, got 2 and 1"):
+        gatherer.gather(ints([1, 1], np.uint32), ints([0]))
+    with pytest.raises(ValueError, match="threads >= 1, got 0"):
+        gatherer.gather(None, ints([]), threads=0)
+
+
+@pytest.mark.parametrize("value", [-1, 2**62, -(2**63)])
+def test_offsets_that_change_later_are_an_error_and_not_a_wild_read(value):
+    offsets, indptr = ints([0, 1, 2, 4]), ints([0, 1, 2, 3, 3])
+    gatherer = _native.Gatherer([False, True])
+    sparse = (indptr, ints([0, 1, 2], np.int32), np.ones(3), ints([0, 1, 2, 4]))
+    gatherer.add(0, [(np.zeros(4), offsets), sparse])
+    offsets[1] = value
+    with pytest.raises(ValueError, match="stream 0, place 1: expected the chunk's offsets to stay"):
+        gatherer.gather(None, ints([2, 0]))
+    offsets[1] = 1
+    indptr[2] = value
+    with pytest.raises(ValueError, match="stream 1, place 0: expected the chunk's offsets to stay"):
+        gatherer.gather(None, ints([1]))
+
+
+def test_totals_beyond_int64_are_an_error():
+    rows = np.empty((2**62, 0), np.uint8)
+    gatherer = _native.Gatherer([False])
+    gatherer.add(0, [(rows, ints([0, 2**62]))])
+    assert gatherer.gather(None, ints([0]))[0][0].shape == (2**62, 0)
+    with pytest.raises(ValueError, match="place 1: "):
+        gatherer.gather(None, ints([0, 0]))
+
+
+# ---- padding
+
+
+@given(st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.lists(st.integers(0, 9), max_size=12), st.data())
+def test_pad(dtype, shape, lengths, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rows = rows_of(rng, sum(lengths), shape, dtype)
+    fill = rows_of(rng, 1, (), dtype)
+    if data.draw(st.booleans()):
+        fill = fill.reshape(())
+    length = data.draw(st.sampled_from([-1, max(lengths, default=0), max(lengths, default=0) + 3]))
+    padded, mask = _native.pad(rows, bounds(lengths), fill, length)
+    same((padded, mask), slow.pad(rows, bounds(lengths), fill, length))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"length": 2}, ValueError, "at least the longest sequence, 3, or -1 for that, got 2"),
+        ({"length": -2}, ValueError, "got -2"),
+        ({"offsets": ints([0, 3, 5])}, ValueError, "pad: .*`offsets` to end at .* 4, got 5"),
+        ({"offsets": ints([0, 5, 4])}, ValueError, "never fall"),
+        ({"offsets": ints([0, 4], np.int32)}, TypeError, "pad: expected .*`offsets`, got int32"),
+        ({"fill": np.zeros(1)}, ValueError, "`fill` to be one float32 value in an array, got float64"),
+        ({"fill": np.zeros(2, np.float32)}, ValueError, "`fill` to be one float32 value"),
+        ({"fill": 0.0}, TypeError, "`fill` to be a numpy array, got float"),
+        ({"rows": np.zeros((8, 2), np.float32)[::2]}, ValueError, "C-contiguous"),
+        ({"rows": np.zeros((), np.float32)}, ValueError, "at least one axis"),
+        ({"length": 2**62}, ValueError, "array is too big|Maximum allowed"),
+    ],
+)
+def test_pad_refuses(changes, error, message):
+    rows, fill = np.zeros((4, 2), np.float32), np.zeros(1, np.float32)
+    good = {"rows": rows, "offsets": ints([0, 3, 4]), "fill": fill, "length": -1}
+    _native.pad(**good)
+    with pytest.raises(error, match=message):
+        _native.pad(**{**good, **changes})
