@@ -1,2 +1,40 @@
+#include "feedline/crc32c.h"
+
 #include <nanobind/nanobind.h>
-void bind_crc32c(nanobind::module_&) {}
+
+#include <stdexcept>
+
+namespace nb = nanobind;
+
+namespace {
+
+// Any contiguous buffer: bytes, bytearray, memoryview, mmap, a numpy array of any dtype.
+class BufferView {
+public:
+    explicit BufferView(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    ~BufferView() { PyBuffer_Release(&view_); }
+    BufferView(const BufferView&) = delete;
+    BufferView& operator=(const BufferView&) = delete;
+    const void* data() const { return view_.buf; }
+    std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+private:
+    Py_buffer view_{};
+};
+
+std::uint32_t checksum(nb::handle data, std::uint32_t value) {
+    const BufferView view(data);
+    // Below some thousand bytes handing over the GIL costs more than the sum itself.
+    if (view.size() < 16384) return feedline::crc32c(view.data(), view.size(), value);
+    nb::gil_scoped_release unlocked;
+    return feedline::crc32c(view.data(), view.size(), value);
+}
+
+}  // namespace
+
+void bind_crc32c(nb::module_& m) {
+    m.def("crc32c", &checksum, nb::arg("data"), nb::arg("value") = 0,
+          "CRC-32C of a C-contiguous buffer, continued from `value` (that of what came before).");
+}

@@ -1,2 +1,209 @@
+#include "feedline/ctf.h"
+
 #include <nanobind/nanobind.h>
-void bind_ctf(nanobind::module_&) {}
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using feedline::CtfBytes;
+
+template <class T>
+using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Hands the memory to a numpy array of the given shape.
+template <class T>
+nb::object to_array(CtfBytes& bytes, std::initializer_list<std::size_t> shape) {
+    std::uint8_t* data = bytes.release();
+    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(reinterpret_cast<T*>(data), shape, owner));
+}
+
+// The capsule needs an address even for an empty array.
+template <class T>
+nb::object to_array(CtfBytes& bytes) {
+    const std::size_t n = bytes.size / sizeof(T);
+    if (bytes.data == nullptr) bytes.grow(1);
+    return to_array<T>(bytes, {n});
+}
+
+std::string bytes_of(const nb::bytes& b) { return std::string(b.c_str(), b.size()); }
+
+void check_name(const std::string& name) {
+    if (name.empty()) throw nb::value_error("a field name must have at least one byte");
+    if (name[0] == '#') throw nb::value_error("a field name cannot begin with '#': that is a comment");
+    for (const unsigned char c : name) {
+        if (c <= ' ' || c >= 0x80 || c == '|')
+            throw nb::value_error("a field name has only printable ASCII bytes other than blank and '|'");
+    }
+}
+
+feedline::CtfIndexer make_indexer(std::optional<nb::bytes> size_stream, bool skip_ids, bool lenient) {
+    std::string name;
+    if (size_stream) {
+        name = bytes_of(*size_stream);
+        check_name(name);
+    }
+    return feedline::CtfIndexer(std::move(name), skip_ids, lenient);
+}
+
+nb::object feed(feedline::CtfIndexer& self, Input<std::uint8_t> block) {
+    CtfBytes entries;
+    {
+        nb::gil_scoped_release unlocked;
+        self.feed(block.data(), block.size(), entries);
+    }
+    return to_array<std::uint8_t>(entries);
+}
+
+nb::object finish(feedline::CtfIndexer& self) {
+    CtfBytes entries;
+    self.finish(entries);
+    return to_array<std::uint8_t>(entries);
+}
+
+nb::object error(const feedline::CtfIndexer& self) {
+    if (self.error() == feedline::CtfError::none) return nb::none();
+    return nb::make_tuple(static_cast<int>(self.error()), self.error_byte());
+}
+
+feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::vector<std::int64_t>& dims,
+                                const std::vector<bool>& sparse, const std::vector<bool>& float64,
+                                int size_stream, bool lenient, std::uint64_t memory_limit) {
+    const std::size_t n = names.size();
+    if (n == 0 || n > std::numeric_limits<std::int16_t>::max()) throw nb::value_error("1 to 32767 fields");
+    if (dims.size() != n || sparse.size() != n || float64.size() != n)
+        throw nb::value_error("fields, dims, sparse and float64 must have one length");
+    if (size_stream < -1 || size_stream >= static_cast<int>(n))
+        throw nb::value_error("size_stream must be the index of a field, or -1");
+    if (memory_limit > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        throw nb::value_error("memory_limit must fit 63 bits");
+    std::vector<feedline::CtfField> fields;
+    for (std::size_t i = 0; i < n; ++i) {
+        std::string name = bytes_of(names[i]);
+        check_name(name);
+        for (const auto& other : fields)
+            if (other.name == name) throw nb::value_error("two streams read the same field");
+        if (dims[i] < 1 || dims[i] > std::numeric_limits<std::int32_t>::max())
+            throw nb::value_error("a dimension must be between 1 and 2**31 - 1");
+        fields.push_back({std::move(name), dims[i], sparse[i], float64[i]});
+    }
+    return feedline::CtfParser(std::move(fields), size_stream, lenient, memory_limit);
+}
+
+nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
+                Input<std::int64_t> begin, Input<std::uint32_t> size, Input<std::uint32_t> samples,
+                std::uint64_t base, std::int64_t allowed_errors) {
+    constexpr std::int64_t pad = 64;
+    const std::size_t n = begin.size();
+    if (size.size() != n || samples.size() != n)
+        throw nb::value_error("begin, size and samples must have one length");
+    if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 sequences");
+    const auto total = static_cast<std::int64_t>(text.size());
+    if (start < pad || start > total - pad)
+        throw nb::value_error("64 bytes before `start` and behind the text must be readable");
+    const std::int64_t room = total - pad - start;
+    bool inside = true;
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::int64_t b = begin.data()[i];
+        inside &= b >= 0 && b <= room && static_cast<std::int64_t>(size.data()[i]) <= room - b;
+    }
+    if (!inside) throw nb::value_error("a sequence lies outside the text");
+
+    feedline::CtfColumns columns;
+    {
+        nb::gil_scoped_release unlocked;
+        columns = self.parse(text.data() + start, begin.data(), size.data(), samples.data(), n, base,
+                             allowed_errors);
+    }
+    nb::list streams;
+    for (std::size_t s = 0; s < columns.streams.size(); ++s) {
+        feedline::CtfColumn& column = columns.streams[s];
+        const feedline::CtfField& field = self.fields()[s];
+        nb::object offsets = nb::none();
+        if (column.offsets.size > 0) offsets = to_array<std::int64_t>(column.offsets);
+        if (field.sparse) {
+            nb::object indptr = to_array<std::int64_t>(column.indptr);
+            nb::object indices = to_array<std::int32_t>(column.indices);
+            nb::object values =
+                field.float64 ? to_array<double>(column.values) : to_array<float>(column.values);
+            streams.append(nb::make_tuple(indptr, indices, values, offsets));
+        } else {
+            const std::size_t rows = column.samples, dim = static_cast<std::size_t>(field.dim);
+            if (column.values.data == nullptr) column.values.grow(1);
+            nb::object values = field.float64 ? to_array<double>(column.values, {rows, dim})
+                                              : to_array<float>(column.values, {rows, dim});
+            streams.append(nb::make_tuple(values, offsets));
+        }
+    }
+    nb::object valid = nb::none();
+    if (columns.valid.size > 0) valid = to_array<std::uint8_t>(columns.valid);
+    return nb::make_tuple(streams, valid, to_array<std::uint8_t>(columns.errors), columns.errors_left);
+}
+
+nb::dict error_codes() {
+    using feedline::CtfError;
+    const std::pair<const char*, CtfError> codes[] = {
+        {"empty_input", CtfError::empty_input},
+        {"utf16_input", CtfError::utf16_input},
+        {"no_sequence_id", CtfError::no_sequence_id},
+        {"id_overflow", CtfError::id_overflow},
+        {"sequence_too_long", CtfError::sequence_too_long},
+        {"unexpected_byte", CtfError::unexpected_byte},
+        {"bad_name", CtfError::bad_name},
+        {"empty_row", CtfError::empty_row},
+        {"too_many_values", CtfError::too_many_values},
+        {"bad_number", CtfError::bad_number},
+        {"bad_index", CtfError::bad_index},
+        {"index_too_large", CtfError::index_too_large},
+        {"no_colon", CtfError::no_colon},
+        {"missing_stream", CtfError::missing_stream},
+        {"too_many_samples", CtfError::too_many_samples},
+        {"too_few_samples", CtfError::too_few_samples},
+        {"size_mismatch", CtfError::size_mismatch},
+        {"memory_limit", CtfError::memory_limit},
+        {"errors_exhausted", CtfError::errors_exhausted},
+    };
+    nb::dict result;
+    for (const auto& [name, code] : codes) result[name] = static_cast<int>(code);
+    return result;
+}
+
+}  // namespace
+
+void bind_ctf(nb::module_& m) {
+    m.attr("CTF_ERRORS") = error_codes();
+
+    nb::class_<feedline::CtfIndexer>(
+        m, "CtfIndexer",
+        "Finds the sequences of a CTF file fed block by block. Entries are uint8 arrays of 24-byte records "
+        "(key u8, offset u8, size u4, samples u4). Not for several threads at once.")
+        .def(nb::new_(&make_indexer), "size_stream"_a.none(), "skip_ids"_a = false, "lenient"_a = false)
+        .def("feed", &feed, "block"_a, "Entries that this block (uint8 array) finishes.")
+        .def("finish", &finish, "Entries left at the end of the file.")
+        .def_prop_ro("error", &error, "None, or (code of CTF_ERRORS, byte from the start of the file).")
+        .def_prop_ro("has_ids", &feedline::CtfIndexer::has_ids, "Do ids part the sequences? Else lines do.")
+        .def_prop_ro("bytes", &feedline::CtfIndexer::bytes, "Bytes fed.");
+
+    nb::class_<feedline::CtfParser>(
+        m, "CtfParser",
+        "Parses the sequences of a chunk of CTF text into columns. Immutable, for any number of threads.")
+        .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
+             "lenient"_a = false, "memory_limit"_a)
+        .def("parse", &parse, "text"_a, "start"_a, "begin"_a, "size"_a, "samples"_a, "base"_a,
+             "allowed_errors"_a = -1,
+             "(streams, valid, errors, errors_left): per field (rows (N, dim), offsets) or (indptr, indices, "
+             "values, offsets), offsets None where each sequence has one sample; valid uint8 or None when all are "
+             "good; errors a uint8 array of 32-byte records (byte u8, expected i8, got i8, sequence u4, stream i2, "
+             "code u2). Sequence i is text[start + begin[i]:][:size[i]]; `base` is the file offset of text[start].");
+}

@@ -63,7 +63,10 @@ def read_csv_chunks(
     if unknown := [key for key in types if key not in wanted]:
         raise SchemaError(f"expected dtypes of {', '.join(wanted)}, got one of {', '.join(unknown)}")
     kinds = {
-        col: pa.from_numpy_dtype(np.dtype(types[key])) for key, cols in wanted.items() if key in types for col in cols
+        col: pa.from_numpy_dtype(np.dtype(types[key]))
+        for key, cols in wanted.items()
+        if key in types
+        for col in cols
     }
     columns = list(dict.fromkeys(column for cols in wanted.values() for column in cols))
     schema: Schema | None = None

@@ -75,7 +75,11 @@ def parse(row: Any) -> Stream:
         raise ValueError(f"expected a list of dimensions as shape, got {shape!r}")
     if len(shape) > 32:
         raise ValueError(f"expected at most 32 dimensions, got {len(shape)}")
-    if dtype not in (_SPARSE_DTYPES if sparse is True else _DTYPES) or type(sparse) is not bool or type(defines_size) is not bool:
+    if (
+        dtype not in (_SPARSE_DTYPES if sparse is True else _DTYPES)
+        or type(sparse) is not bool
+        or type(defines_size) is not bool
+    ):
         raise ValueError(f"expected a dtype and two flags, got {dtype!r}, {sparse!r}, {defines_size!r}")
     stream = Stream(tuple(shape), dtype, sparse, defines_size=defines_size)
     if not sparse and stream.size * stream.dtype.itemsize >= 2**31:

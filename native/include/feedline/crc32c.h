@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of iSCSI, ext4 and most storage formats.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace feedline {
+
+// The checksum of `size` bytes, continued from `value`: crc32c(b, crc32c(a)) is that of a followed by b, and
+// crc32c of nothing is `value`. O(size); about 8 bytes each 3 cycles with SSE4.2, 8 bytes each 8 loads without.
+std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t value = 0);
+
+}  // namespace feedline

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// CNTK text format: an indexer that finds sequences by their bytes, and a parser that turns the sequences of a
+// chunk into columns. The grammar is CNTK's; `lenient` adds blank lines and the numbers `.5 5.e3 nan inf`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace feedline {
+
+// Why a text is refused. The numbers are part of the interface (quarantine files carry them): never reuse one.
+// `expected` and `got` of a record are counts or values unless said otherwise; `byte` is where it was noticed.
+enum class CtfError : std::uint16_t {
+    none = 0,
+    // Of the index: each ends the indexing.
+    empty_input = 1,        // no byte that is not white space
+    utf16_input = 2,        // a UTF-16 byte order mark
+    no_sequence_id = 3,     // the first row begins with neither a digit nor '|'
+    id_overflow = 4,        // an id of more than 64 bits; byte: where its row begins
+    sequence_too_long = 5,  // more than 2^32 - 1 bytes; byte: where the sequence begins
+    // Of a sequence.
+    unexpected_byte = 16,   // a byte where '|' should begin a sample; got: the byte
+    bad_name = 17,          // '|' is not followed by a name; got: the byte
+    empty_row = 18,         // a row without any declared stream; byte: where the row begins
+    too_many_values = 19,   // a dense sample; expected: the dimension; byte: its '|'
+    bad_number = 20,        // got: the byte that cannot continue or follow a number
+    bad_index = 21,         // a sparse index does not begin with a digit; got: the byte
+    index_too_large = 22,   // expected: the dimension, which is the first index that is too large
+    no_colon = 23,          // a sparse index is not followed by ':'; got: the byte
+    missing_stream = 24,    // a declared stream has no sample; expected 1, got 0
+    too_many_samples = 25,  // a stream has more samples than the sequence has rows
+    too_few_samples = 26,   // the longest stream has fewer samples than the sequence has rows
+    size_mismatch = 27,     // the stream that defines the size has another length than indexed
+    // Of a whole call: nothing behind is parsed.
+    memory_limit = 48,      // expected: the limit, got: what would have been needed so far, in bytes
+    errors_exhausted = 49,  // the allowed errors are used up; expected: 0
+};
+
+// An array of bytes that grows by realloc, so that its pages cost nothing before they are written, and that can
+// be handed to an owner who calls free().
+struct CtfBytes {
+    std::uint8_t* data = nullptr;
+    std::size_t size = 0;
+    std::size_t capacity = 0;
+
+    CtfBytes() = default;
+    CtfBytes(CtfBytes&& other) noexcept;
+    CtfBytes& operator=(CtfBytes&& other) noexcept;
+    ~CtfBytes();
+    void grow(std::size_t extra);  // room for at least `extra` bytes behind size; throws std::bad_alloc
+    std::uint8_t* release();       // trims and gives the memory away
+};
+
+struct CtfEntry {
+    std::uint64_t key;      // id of the sequence, or its zero-based line number where the file has no ids
+    std::uint64_t offset;   // of its first byte from the start of the file
+    std::uint32_t size;     // bytes, newline included
+    std::uint32_t samples;  // its rows, or those that name the stream which defines the size
+};
+static_assert(sizeof(CtfEntry) == 24, "entries are written to index files as they are");
+
+// Finds the sequences of a file fed in blocks that may be cut anywhere; holds O(1) memory, O(bytes) time.
+//   - A UTF-8 byte order mark and white space before the first row are passed over.
+//   - The first row decides: '|' (or `skip_ids`) means that every line is a sequence, else ids part them.
+//   - With ids, a line whose number differs from the one before begins a sequence; others continue it.
+//   - With a `size_stream`, sequences (lines) that never name it are dropped.
+//   - `lenient`: blank lines are no sequences and no rows.
+class CtfIndexer {
+public:
+    // `size_stream`: name as in the file, empty for none.
+    CtfIndexer(std::string size_stream, bool skip_ids, bool lenient);
+
+    // Appends the entries that this block finishes, as CtfEntry. After an error nothing more is appended.
+    void feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
+    // The file has ended: appends the last sequence.
+    void finish(CtfBytes& entries);
+
+    CtfError error() const { return error_; }
+    std::uint64_t error_byte() const { return error_byte_; }
+    bool has_ids() const { return ids_; }
+    std::uint64_t bytes() const { return bytes_; }
+
+private:
+    enum class Phase : std::uint8_t { mark, space, rows, done };
+
+    void begin_with_half_a_mark();
+    const std::uint8_t* prologue(const std::uint8_t* p, const std::uint8_t* end);
+    template <bool Ids, bool Main, bool Lenient>
+    void rows(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries);
+    template <bool Ids, bool Main, bool Lenient>
+    bool end_line(std::uint64_t line_end, CtfBytes& entries);
+    const std::uint8_t* read_id(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries);
+    bool id_is_known(CtfBytes& entries);
+    const std::uint8_t* match_name(const std::uint8_t* p, const std::uint8_t* end);
+    bool emit(std::uint64_t key, std::uint64_t from, std::uint64_t to, std::uint64_t samples, CtfBytes& entries);
+    void fail(CtfError error, std::uint64_t byte);
+
+    std::string name_;
+    bool skip_ids_, lenient_;
+    Phase phase_ = Phase::mark;
+    unsigned mark_ = 0;  // bytes of a byte order mark seen
+    std::uint8_t first_[2] = {0, 0};
+
+    bool ids_ = false;
+    std::uint64_t bytes_ = 0;  // before the block being fed
+    const std::uint8_t* block_ = nullptr;
+
+    std::uint64_t line_ = 0, line_start_ = 0;
+    bool line_blank_ = true;   // lenient: every byte so far
+    bool line_counts_ = false; // the size stream was named
+    bool in_id_ = false, id_found_ = false, first_row_ = true;
+    std::uint64_t id_ = 0;
+    bool in_name_ = false;
+    std::size_t name_matched_ = 0;
+
+    std::uint64_t key_ = 0, sequence_start_ = 0, samples_ = 0;
+    CtfError error_ = CtfError::none;
+    std::uint64_t error_byte_ = 0;
+};
+
+struct CtfField {
+    std::string name;  // as in the file: 1 or more bytes, none of them blank, '|' or a control byte
+    std::int64_t dim;  // values of a dense sample, or one more than the largest sparse index; < 2^31
+    bool sparse;
+    bool float64;
+};
+
+struct CtfErrorRecord {
+    std::uint64_t byte;  // from the start of the file
+    std::int64_t expected, got;
+    std::uint32_t sequence;  // within the call
+    std::int16_t stream;     // -1: of no stream
+    std::uint16_t code;
+};
+static_assert(sizeof(CtfErrorRecord) == 32, "viewed by the binding as it is");
+
+// The columns of one stream over all sequences of a call; N samples.
+struct CtfColumn {
+    CtfBytes values;   // dense: float or double (N, dim); sparse: (nnz,)
+    CtfBytes indices;  // sparse: int32 (nnz,)
+    CtfBytes indptr;   // sparse: int64 (N + 1,)
+    CtfBytes offsets;  // int64 (sequences + 1,), in samples; empty when every sequence has exactly one sample
+    std::uint64_t samples = 0;
+};
+
+struct CtfColumns {
+    std::vector<CtfColumn> streams;
+    CtfBytes valid;   // one byte a sequence; empty when all are good
+    CtfBytes errors;  // CtfErrorRecord
+    std::int64_t errors_left = -1;
+};
+
+struct CtfParseJob;
+using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction set
+
+// Parses sequences. Immutable: several threads may parse with one parser at the same time.
+//   - Numbers are rounded correctly to float32 or float64; too large is infinite, too small is zero.
+//   - A dense sample with fewer values than its dimension is filled up with zeros.
+//   - Strict, allowed_errors = -1: the first error of a sequence makes it contribute nothing to any stream.
+//   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped; each of (bad sample, row without a sample,
+//     sequence with fewer or more samples than rows) costs one; the one that cannot be paid ends the call, and
+//     so does a stream that is left without samples.
+class CtfParser {
+public:
+    // `size_stream`: index of the field that defines the size, -1 for none. `memory_limit`: bytes of output.
+    CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, std::uint64_t memory_limit);
+
+    // Sequence i is text[begin[i] .. begin[i] + size[i]), of samples[i] samples by the index; `base` is the file
+    // offset of text[0]. 64 bytes before text and behind the last sequence must be readable (their values do not
+    // matter). O(bytes + output).
+    CtfColumns parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
+                     const std::uint32_t* samples, std::size_t n, std::uint64_t base,
+                     std::int64_t allowed_errors) const;
+    // The same with a machine of the caller's choice, for comparing them.
+    CtfColumns parse_with(CtfVariant variant, const std::uint8_t* text, const std::int64_t* begin,
+                          const std::uint32_t* size, const std::uint32_t* samples, std::size_t n,
+                          std::uint64_t base, std::int64_t allowed_errors) const;
+
+    const std::vector<CtfField>& fields() const { return fields_; }
+
+private:
+    std::vector<CtfField> fields_;
+    int size_stream_;
+    bool lenient_;
+    std::uint64_t memory_limit_;
+};
+
+}  // namespace feedline

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variants behind crc32c.h. They work on the inverted register that the algorithm is defined with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace feedline {
+
+std::uint32_t crc32c_update_portable(std::uint32_t state, const std::uint8_t* p, std::size_t n);
+std::uint32_t crc32c_update_sse42(std::uint32_t state, const std::uint8_t* p, std::size_t n);
+
+}  // namespace feedline
