@@ -213,9 +213,9 @@ def test_a_folder_is_sorted_by_bytes_of_relative_paths(tmp_path):
 def test_files_must_agree(tmp_path):
     pq.write_table(pa.table({"x": pa.array([1], pa.int64()), "y": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": pa.array([1], pa.int32())}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match="column 'x' .*int64 in .*a.parquet and int32 in .*b.parquet"):
+    with pytest.raises(SchemaError, match=r"column 'x' .*int64 in .*a.parquet and int32 in .*b.parquet"):
         ParquetDeserializer(tmp_path, ["x"])
-    with pytest.raises(SchemaError, match="column 'y' .* and none in"):
+    with pytest.raises(SchemaError, match=r"column 'y' .* and none in"):
         ParquetDeserializer(tmp_path, ["y"])
 
 
@@ -251,7 +251,7 @@ def test_damaged_pages_are_noticed(tmp_path):
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(DataError, match="row group 0 cannot be read.*") as caught:
+    with pytest.raises(DataError, match="row group 0 cannot be read") as caught:
         corpus.read(0)
     assert caught.value.path == str(path)
 

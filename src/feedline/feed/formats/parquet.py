@@ -5,8 +5,8 @@ suit best; they are read with ordinary reads, never mapped. Reading order is by 
 decoded; `feedline.convert` makes a store for random access.
 
 Parquet does not record the lengths of lists: where a stream has sequences, its columns are decoded once, at
-the first call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in an
-unnamed temporary file that is mapped: 4 bytes a sequence of disk (``TMPDIR``), no private memory, nothing
+the first call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in
+an unnamed temporary file that is mapped: 4 bytes a sequence of disk (``TMPDIR``), no private memory, nothing
 left behind. Nothing is written next to the data, which may be shared and read-only.
 """
 

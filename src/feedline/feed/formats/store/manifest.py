@@ -62,7 +62,7 @@ class Lengths:
 
 
 def lengths_header(count: int) -> bytes:
-    """The 128 bytes before the lengths, as NumPy's format 1.0 has them; the same for every count but digits."""
+    """The 128 bytes before the lengths, as NumPy's format 1.0 has them; only digits differ."""
     text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
