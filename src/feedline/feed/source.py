@@ -176,8 +176,12 @@ class MinibatchSource:
         if plan is None:
             return Minibatch.end(self.schema, self._axis.position(cursor, self._position.label_samples))
         labels = self._position.label_samples
+        parts = whole.share(plan.parts, plan.samples, index, count)
+        if not parts:
+            # An empty part still says which streams have several samples a sequence, and only chunks tell.
+            self._reader.prepare(plan.start.segment)
         minibatch = self._assemble(
-            whole.share(plan.parts, plan.samples, index, count),
+            parts,
             plan.samples,
             self._axis.position(plan.start, labels),
             plan.sweep_end,
