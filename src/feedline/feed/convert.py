@@ -133,7 +133,7 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
     if kind == "ctf":
         from feedline.feed.formats.ctf import CTFDeserializer
 
-        text: Deserializer = CTFDeserializer(path, **(streams or infer_ctf_streams(path)))
+        text: Deserializer = CTFDeserializer(path, streams or infer_ctf_streams(path))
         return text
     if kind == "csv":
         raise DataError(
