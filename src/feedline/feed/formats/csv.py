@@ -56,10 +56,7 @@ def read_csv_chunks(
                 f"expected the columns {', '.join(missing)} for stream `{key}` in {name}, "
                 f"whose header has {', '.join(header)}"
             )
-    if isinstance(dtype, Mapping):
-        types = dict(dtype)
-    else:
-        types = {} if dtype is None else dict.fromkeys(wanted, dtype)
+    types = dict(dtype) if isinstance(dtype, Mapping) else {} if dtype is None else dict.fromkeys(wanted, dtype)
     if unknown := [key for key in types if key not in wanted]:
         raise SchemaError(f"expected dtypes of {', '.join(wanted)}, got one of {', '.join(unknown)}")
     kinds = {
