@@ -26,10 +26,13 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
+from feedline.feed.formats.join import Join
+from feedline.feed.formats.user import UserDeserializer
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
+from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
 
 __version__ = "0.1.0"
 
@@ -53,6 +56,10 @@ __all__ = [  # noqa: RUF022  # README order
     "sweeps",
     "Deserializer",
     "ChunkInfo",
+    "Join",
+    "UserDeserializer",
+    "UserMinibatchSource",
+    "UserMinibatch",
     "Feed",
     "register_exporter",
     "FeedlineError",

@@ -141,6 +141,13 @@ class Value(abc.ABC):
         return DenseValue(np.concatenate(arrays), _drop_trivial(ends))
 
     @staticmethod
+    def empty(stream: Stream) -> Value:
+        """A value of no sequences of ``stream``."""
+        if stream.sparse:
+            return Value.from_csr([0], [], np.empty(0, stream.dtype), stream.shape[0])
+        return Value.from_dense(np.empty((0, *stream.shape), stream.dtype))
+
+    @staticmethod
     def one_hot(indices: Any, classes: int, dtype: DTypeLike = np.float32) -> SparseValue:
         """A sparse value of one-hot samples.
 

@@ -52,6 +52,8 @@ class ChunkSet:
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
         """
+        if len(index) == 0:  # perhaps before any chunk came in
+            return {name: Value.empty(stream) for name, stream in self.schema.items()}
         return self.wrap(self._gatherer.gather(slots, index))
 
     def wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
