@@ -1,6 +1,6 @@
 """feedline feeds training: same order every time, from any point, larger than memory.
 
-The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow are imported when first used.
+The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
 """
 
 from feedline.data import (
@@ -26,6 +26,12 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
+from feedline.feed.convert import convert, open_corpus
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.ctf import CTFDeserializer
+from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -35,3 +41,39 @@ __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+
+__all__ = [  # noqa: RUF022  # README order
+    "MinibatchSource",
+    "Window",
+    "Map",
+    "Stream",
+    "Schema",
+    "Value",
+    "Chunk",
+    "Minibatch",
+    "Position",
+    "Span",
+    "Unit",
+    "samples",
+    "minibatches",
+    "sweeps",
+    "CTFDeserializer",
+    "write_ctf",
+    "ArrayDeserializer",
+    "ParquetDeserializer",
+    "StoreDeserializer",
+    "StoreWriter",
+    "convert",
+    "open_corpus",
+    "Deserializer",
+    "ChunkInfo",
+    "Feed",
+    "register_exporter",
+    "FeedlineError",
+    "SchemaError",
+    "DataError",
+    "StateError",
+    "WorkerError",
+    "StoreError",
+    "CompatError",
+]

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.data import Minibatch, Value
+from feedline.data import Minibatch
+from feedline.data.value import SparseValue
 
 __all__ = ["assert_resumes", "bytes_digest", "sequences_of"]
 
@@ -87,7 +88,7 @@ def _take(feed: Any, size: int, count: int) -> list[Minibatch]:
 def _digest(streams: Iterable[Any]) -> bytes:
     h = hashlib.blake2b(digest_size=16)
     for stream in streams:
-        arrays = (stream.indptr, stream.indices, stream.values) if isinstance(stream, Value) else (stream,)
+        arrays = (stream.indptr, stream.indices, stream.values) if isinstance(stream, SparseValue) else (stream,)
         for array in arrays:
             h.update(str((array.shape, array.dtype.str)).encode())
             h.update(np.ascontiguousarray(array).tobytes())

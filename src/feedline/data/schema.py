@@ -17,6 +17,8 @@ import numpy as np
 
 from feedline.errors import SchemaError
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -36,7 +38,7 @@ class Stream:
     """
 
     shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype(np.float32)
+    dtype: np.dtype[Any] = _FLOAT32
     sparse: bool = False
     field: str | None = None
     defines_size: bool = False
@@ -141,9 +143,7 @@ class Schema(Mapping[str, Stream]):
         Fields are left out: renaming a column of the data does not change what is delivered.
         """
         if not self._digest:
-            rows = [
-                [name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()
-            ]
+            rows = [[name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()]
             self._digest.append(hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest())
         return self._digest[0]
 

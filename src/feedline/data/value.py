@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import abc
 import importlib
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +81,11 @@ class Value(abc.ABC):
 
     @staticmethod
     def from_csr(
-        indptr: ArrayLike, indices: ArrayLike, values: ArrayLike, classes: int, offsets: ArrayLike | None = None
+        indptr: ArrayLike,
+        indices: ArrayLike,
+        values: ArrayLike,
+        classes: int,
+        offsets: ArrayLike | None = None,
     ) -> SparseValue:
         """A sparse value over CSR arrays, one row a sample, ``classes`` columns; not copied where dtypes fit.
 
@@ -167,6 +173,15 @@ class Value(abc.ABC):
             int(classes),
             None if offsets is None else _drop_trivial(offsets),
         )
+
+    @staticmethod
+    def empty(stream: Stream, ragged: bool = False) -> Value:
+        """A value of no sequences as ``stream`` declares; ``ragged``: with offsets, as sequences have."""
+        offsets = np.zeros(1, np.int64) if ragged else None
+        if stream.sparse:
+            none = np.empty(0, stream.dtype)
+            return SparseValue(np.zeros(1, np.int64), np.empty(0, np.int32), none, stream.shape[0], offsets)
+        return DenseValue(np.empty((0, *stream.shape), stream.dtype), offsets)
 
     # ---- sequences --------------------------------------------------------------------------------
 
@@ -370,7 +385,7 @@ class DenseValue(Value):
         if self._offsets is None:
             return list(self.rows[:, None])
         bounds = self._offsets.tolist()
-        return [self.rows[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [self.rows[a:b] for a, b in itertools.pairwise(bounds)]
 
     def slice(self, start: int, stop: int) -> DenseValue:
         """The sequences ``start:stop`` as a value over the same rows."""
@@ -400,7 +415,7 @@ class DenseValue(Value):
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """The rows as a SciPy CSR matrix; zeros are dropped."""
-        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, -1))
+        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.padded().__dlpack__(**options)
@@ -417,7 +432,7 @@ class DenseValue(Value):
             and np.array_equal(self.rows, other.rows, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
@@ -477,14 +492,12 @@ class SparseValue(Value):
     def sequences(self) -> list[SparseValue]:
         """One sparse value of one sequence each, views where NumPy allows."""
         bounds = self.offsets.tolist()
-        return [self._slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [self._slice(a, b) for a, b in itertools.pairwise(bounds)]
 
     def _slice(self, a: int, b: int) -> SparseValue:
         lo, hi = self.indptr[a], self.indptr[b]
         offsets = None if b - a == 1 else np.array([0, b - a], np.int64)
-        return SparseValue(
-            self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets
-        )
+        return SparseValue(self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def slice(self, start: int, stop: int) -> SparseValue:
         """The sequences ``start:stop`` as a value over the same entries."""
@@ -538,7 +551,7 @@ class SparseValue(Value):
             and np.array_equal(self.values, other.values, equal_nan=self.dtype.kind in "fc")
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""

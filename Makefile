@@ -1,0 +1,72 @@
+# Every target sets up what it needs in ./.venv and is quick the second time.
+#
+#   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
+#   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
+#   make check            ruff, mypy --strict, import contracts, stub check
+#   make bench            benchmarks beside their peers; table and benchmarks/results/
+#   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
+#   make fuzz             ten minutes of fuzzing the CTF index and parser under ASan and UBSan
+#   make wheel            build the wheel, run the tests against it with src out of reach
+#   make clean            remove everything built (not .venv)
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := test
+.PHONY: demo test check bench sanitize fuzz wheel clean setup
+
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
+TESTS ?= tests
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+# Everything prints without colour codes when nobody looks at a terminal.
+export PYTHONUNBUFFERED := 1
+
+setup: $(VENV)/.installed
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py dev)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE)
+	$(PIP) install --no-build-isolation --no-deps -c constraints.txt -e .
+	touch $@
+
+demo: setup
+	$(BIN)/feedline demo $(if $(QUICK),--quick) --out demo-out
+
+test: setup
+	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_stub.py
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+sanitize: setup
+	cmake -S . -B build/sanitize -DFEEDLINE_SANITIZE=ON -DFEEDLINE_NATIVE_TESTS=ON -DCMAKE_BUILD_TYPE=Debug > /dev/null
+	cmake --build build/sanitize -j 2
+	ctest --test-dir build/sanitize --output-on-failure
+
+fuzz: sanitize
+	build/sanitize/fuzz_ctf $(FUZZ_SECONDS)
+
+wheel: setup
+	rm -rf dist build/wheel && mkdir -p build/wheel
+	$(PIP) wheel --no-build-isolation --no-deps -w dist .
+	$(BIN)/python tools/wheel_venv.py build/wheel dist
+	cp -r tests pyproject.toml README.md docs build/wheel/
+	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native*.so
+	find . -name __pycache__ -not -path './$(VENV)/*' -exec rm -rf {} +
