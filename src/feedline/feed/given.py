@@ -82,10 +82,10 @@ def _cast(data: Any, dtype: np.dtype[Any]) -> Any:
     """``data`` (an array or a CSR matrix) in ``dtype``; floats do not become integers, and integers must fit."""
     if data.dtype == dtype:
         return data
-    if not np.can_cast(data.dtype, dtype, "same_kind"):
-        raise TypeError(f"expected numbers that can become {dtype.name}, got {data.dtype.name}")
     if dtype.kind in "iu" and data.dtype.kind in "iu":
         _check_range(data.data if hasattr(data, "tocsr") else data, dtype)
+    elif not np.can_cast(data.dtype, dtype, "same_kind"):
+        raise TypeError(f"expected numbers that can become {dtype.name}, got {data.dtype.name}")
     return data.astype(dtype)
 
 

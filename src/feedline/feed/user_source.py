@@ -32,13 +32,14 @@ class UserMinibatch(NamedTuple):
     Attributes:
         streams: data by stream name.
         sweep_end: the global minibatch completes a pass over the data.
-        global_samples: samples of the global minibatch over all workers; None: those of this part.
+        global_samples, global_sequences: of the global minibatch over all workers; None: those of this part.
         ids: int64 (num_sequences,), what identifies each sequence; None: they are counted in delivered order.
     """
 
     streams: Mapping[str, Any]
     sweep_end: bool = False
     global_samples: int | None = None
+    global_sequences: int | None = None
     ids: ArrayLike | None = None
 
 
@@ -54,8 +55,8 @@ class UserMinibatchSource(abc.ABC):
     - nothing lost, nothing twice: the parts of all workers make up the data, and all end;
     - equal steps: every worker gets as many minibatches, an empty part where it has nothing to do;
     - the budget: at most ``num_samples`` samples over all workers, a longer sequence alone;
-    - one clock: ``global_samples`` is the same on all workers. Left out, ``position`` counts this worker's samples
-      alone, and positions and states differ by worker.
+    - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Left out, ``position`` counts
+      what this worker got, and positions and states differ by worker.
 
     feedline keeps: streams are as declared, states are JSON, the position moves only when a minibatch was delivered,
     and after the end every minibatch is false.
@@ -146,7 +147,7 @@ class UserMinibatchSource(abc.ABC):
             return Minibatch.end(self.schema, self.position)
         values = given_values(self.schema, made.streams, f"make_minibatch of {type(self).__name__}")
         minibatch = progress.wrap(self.schema, values, made)
-        progress.pass_by(minibatch)
+        progress.pass_by(minibatch, made)
         return minibatch
 
     def minibatches(
@@ -274,11 +275,12 @@ class _Progress:
         everywhere = samples if made.global_samples is None else int(made.global_samples)
         return Minibatch(schema, values, ids, samples, everywhere, self.position, bool(made.sweep_end))
 
-    def pass_by(self, minibatch: Minibatch) -> None:
+    def pass_by(self, minibatch: Minibatch, made: UserMinibatch) -> None:
         p = self.position
-        sweep, ordinal = (p.sweep + 1, 0) if minibatch.sweep_end else (p.sweep, p.ordinal + minibatch.num_sequences)
+        count = minibatch.num_sequences if made.global_sequences is None else int(made.global_sequences)
+        sweep, ordinal = (p.sweep + 1, 0) if minibatch.sweep_end else (p.sweep, p.ordinal + count)
         self.position = Position(sweep, ordinal, p.samples + minibatch.global_samples, p.label_samples)
-        self.sequences += minibatch.num_sequences
+        self.sequences += count
 
 
 def _check_json(value: Any, where: str) -> None:

@@ -43,8 +43,8 @@ BLOCK = 1 << 18
 
 _MAGIC = b"FLJOIN\0\0"
 _VERSION = 1
-_HEADER = struct.Struct("<8sII16sQIQI")  # magic, crc, version, digest, sequences, width, chunks, crc of the tail
-_HEADER_BYTES = 64
+_HEADER = struct.Struct("<8sII16sQIQI8x")  # magic, crc, version, digest, sequences, width, chunks, crc of the tail
+_HEADER_BYTES = _HEADER.size
 _CRC_ROWS = 1 << 16
 
 _log = logging.getLogger("feedline")
@@ -60,14 +60,14 @@ class _Header(NamedTuple):
 
     def pack(self) -> bytes:
         packed = _HEADER.pack(_MAGIC, 0, *self)
-        return _HEADER.pack(_MAGIC, _native.crc32c(packed[12:]), *self).ljust(_HEADER_BYTES, b"\0")
+        return _HEADER.pack(_MAGIC, _native.crc32c(packed[12:]), *self)
 
     @classmethod
     def unpack(cls, packed: bytes) -> _Header | None:
         if len(packed) < _HEADER_BYTES:
             return None
-        magic, crc, *fields = _HEADER.unpack(packed[: _HEADER.size])
-        good = magic == _MAGIC and crc == _native.crc32c(packed[12 : _HEADER.size])
+        magic, crc, *fields = _HEADER.unpack(packed)
+        good = magic == _MAGIC and crc == _native.crc32c(packed[12:])
         return cls(*fields) if good else None
 
 

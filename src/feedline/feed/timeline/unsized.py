@@ -80,7 +80,7 @@ class UnsizedOrder(Timeline):
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
         """See `Timeline.window_after`; passes over windows without sequences."""
-        for _ in range(self.windows + 1):
+        for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
             following = (plan.sweep + 1, 0) if plan.last else (plan.sweep, plan.number + 1)
             plan = self._window(*following)
             if plan.count:
