@@ -552,7 +552,7 @@ class MinibatchSource:
             )
             position = Position(sweep, ordinal, samples, labels, state.get("window"))
             self._check_place(position)
-            unfinished = lanes.check_json(state.get("lanes", []), position.window is not None)
+            unfinished = lanes.check_json(state.get("lanes", []), position)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
         if unfinished and not self._truncated:
