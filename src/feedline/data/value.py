@@ -226,6 +226,14 @@ class Value(abc.ABC):
         """
 
     @abc.abstractmethod
+    def slice(self, start: int, stop: int) -> Value:
+        """The sequences ``start:stop`` as a value over the same rows; only offsets are copied.
+
+        A value with offsets keeps them, even where all chosen sequences have one sample, so that a part has
+        the layout of the whole.
+        """
+
+    @abc.abstractmethod
     def dense(self) -> DenseValue:
         """The same value with dense rows; itself if it is dense. Duplicate sparse indices add up."""
 
@@ -369,6 +377,13 @@ class DenseValue(Value):
         bounds = self._offsets.tolist()
         return [self.rows[a:b] for a, b in itertools.pairwise(bounds)]
 
+    def slice(self, start: int, stop: int) -> DenseValue:
+        """The sequences ``start:stop`` as a value over the same rows."""
+        if self._offsets is None:
+            return DenseValue(self.rows[start:stop])
+        bounds = self._offsets[start : stop + 1]
+        return DenseValue(self.rows[bounds[0] : bounds[-1]], bounds - bounds[0])
+
     def select(self, which: ArrayLike) -> DenseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""
         ((rows, offsets),) = _gather(self, which)
@@ -473,6 +488,16 @@ class SparseValue(Value):
         lo, hi = self.indptr[a], self.indptr[b]
         offsets = None if b - a == 1 else np.array([0, b - a], np.int64)
         return SparseValue(self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
+
+    def slice(self, start: int, stop: int) -> SparseValue:
+        """The sequences ``start:stop`` as a value over the same entries."""
+        offsets = None
+        if self._offsets is not None:
+            bounds = self._offsets[start : stop + 1]
+            start, stop, offsets = int(bounds[0]), int(bounds[-1]), bounds - bounds[0]
+        ptr = self.indptr[start : stop + 1]
+        lo, hi = ptr[0], ptr[-1]
+        return SparseValue(ptr - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def select(self, which: ArrayLike) -> SparseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""

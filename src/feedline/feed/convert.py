@@ -1,0 +1,223 @@
+"""Any corpus into a store, and a corpus from a path alone.
+
+Conversion streams chunk by chunk: memory is bounded by one chunk of the source and one of the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from feedline.data import Chunk, Schema, Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.csv import read_csv_chunks
+from feedline.feed.formats.guess import guess_format, infer_ctf_streams
+from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.protocol import Deserializer, Unsized
+
+
+class Summary(NamedTuple):
+    """What a conversion wrote.
+
+    Attributes:
+        path: the store.
+        schema: its streams.
+        sequences: sequences written.
+        samples: samples written, as the minibatch budget counts them.
+        bytes: bytes of the store's data files.
+        skipped: unreadable sequences left out.
+    """
+
+    path: str
+    schema: Schema
+    sequences: int
+    samples: int
+    bytes: int
+    skipped: int
+
+
+def convert(
+    source: Deserializer | str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    streams: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    chunk_bytes: int = 32 << 20,
+    part_bytes: int = 1 << 30,
+) -> Summary:
+    """Write all sequences of a corpus, in corpus order, to a new store.
+
+    Args:
+        source: a deserializer, a path as `open_corpus` takes it, or a CSV file.
+        destination: folder to make; it appears when everything was written.
+        streams: for a path: its streams, see `open_corpus`; for CSV: columns, see `read_csv_chunks`.
+        progress: called as ``progress(done, total)`` in stored bytes of the source, after each chunk.
+        overwrite: replace a store of that name.
+        on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
+            corpus, with other ordinals, and `Summary.skipped` counts them.
+        chunk_bytes: rows of one chunk of the store.
+        part_bytes: size at which the store's next file is begun.
+
+    Raises:
+        DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind.
+        FileExistsError: something of that name is there already.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
+    writer: StoreWriter | None = None
+    skipped = 0
+    try:
+        for chunk, done, total in _read_all(source, streams):
+            if writer is None:
+                writer = StoreWriter(
+                    destination,
+                    chunk.schema,
+                    chunk_bytes=chunk_bytes,
+                    part_bytes=part_bytes,
+                    overwrite=overwrite,
+                )
+            valid = chunk.valid
+            if valid is not None:
+                if on_error == "raise":
+                    raise chunk.errors[min(chunk.errors)]
+                skipped += len(chunk.errors)
+                chunk = chunk.take(np.flatnonzero(valid))
+            writer.write(chunk)
+            if progress is not None:
+                progress(done, total)
+        if writer is None:
+            raise DataError("expected at least one chunk to convert, got none")
+        writer.close()
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        raise
+    manifest = writer.manifest
+    assert manifest is not None
+    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
+    return Summary(
+        os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped
+    )
+
+
+def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer:
+    """A deserializer for what is at ``path``, whatever its format.
+
+    ============================  ==================================================================
+    what                          streams
+    ============================  ==================================================================
+    store (a folder)              as written
+    ``.parquet``, folder of it    columns of numbers, see `ParquetDeserializer`
+    ``.npz``, folder of ``.npy``  one stream per array, one sample a sequence
+    ``.npy``                      one stream ``x``
+    ``.ctf``, ``.txt``            guessed from the first text, see `infer_ctf_streams`
+    ============================  ==================================================================
+
+    Args:
+        path: file or folder; ``.npy`` files and stores are mapped, ``.npz`` is loaded.
+        streams: declarations. CTF is read with exactly these; for other formats they choose streams, which
+            must be what is declared.
+
+    Raises:
+        DataError: nothing there, nothing known, or damaged.
+        SchemaError: a stream is missing or not as declared.
+    """
+    kind = guess_format(path)
+    if kind == "ctf":
+        from feedline.feed.formats.ctf import CTFDeserializer
+
+        text: Deserializer = CTFDeserializer(path, **(streams or infer_ctf_streams(path)))
+        return text
+    if kind == "csv":
+        raise DataError(
+            "expected a format that can be fed from, got CSV",
+            path=os.fspath(path),
+            hint="convert it first: fl.convert(path, 'corpus')",
+        )
+    if kind == "parquet":
+        from feedline.feed.formats.parquet import ParquetDeserializer
+
+        return ParquetDeserializer(path, streams or None)
+    corpus: Deserializer
+    if kind == "store":
+        corpus = StoreDeserializer(path, list(streams) or None)
+    else:
+        corpus = _open_numpy(Path(path), kind, streams)
+    _check_declared(corpus, streams)
+    return corpus
+
+
+def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream]) -> ArrayDeserializer:
+    files = sorted(path.glob("*.npy"), key=os.fsencode) if kind == "npy folder" else [path]
+    arrays: dict[str, Any] = {}
+    for file in files:
+        try:
+            loaded = np.load(file, mmap_mode=None if kind == "npz" else "r", allow_pickle=False)
+            if kind == "npz":
+                arrays.update({name: loaded[name] for name in loaded.files})
+            else:
+                arrays["x" if kind == "npy" else file.stem] = loaded
+        except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
+            raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
+    if missing := [name for name in streams if name not in arrays]:
+        raise SchemaError(
+            f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}"
+        )
+    size = next((name for name, stream in streams.items() if stream.defines_size), None)
+    corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
+    corpus.name = str(path)
+    return corpus
+
+
+def _check_declared(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
+    for name, stream in streams.items():
+        found = corpus.schema[name]
+        if (found.shape, found.dtype, found.sparse) != (stream.shape, stream.dtype, stream.sparse):
+            raise SchemaError(f"expected {stream} for stream `{name}`, got {found} in {corpus.name}")
+
+
+def _read_all(
+    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None
+) -> Iterator[tuple[Chunk, int, int]]:
+    """All chunks with the stored bytes read so far and in all."""
+    if isinstance(source, Deserializer):
+        if streams is not None:
+            raise ValueError("expected streams for a path only; this deserializer has declared its own")
+        yield from _chunks(source)
+    elif guess_format(source) == "csv":
+        total = os.path.getsize(source)
+        read = 0
+
+        def count(done: int) -> None:
+            nonlocal read
+            read = done
+
+        for chunk in read_csv_chunks(source, streams, on_block=count):
+            yield chunk, min(read, total), total
+    else:
+        corpus = open_corpus(source, **(streams or {}))
+        try:
+            yield from _chunks(corpus)
+        finally:
+            corpus.close()
+
+
+def _chunks(corpus: Deserializer) -> Iterator[tuple[Chunk, int, int]]:
+    if isinstance(corpus, Unsized):
+        count = corpus.num_chunks()
+        for i in range(count):
+            yield corpus.read(i), i + 1, count
+        return
+    table = corpus.chunks()
+    total = sum(info.bytes for info in table)
+    done = 0
+    for i, info in enumerate(table):
+        done += info.bytes
+        yield corpus.read(i), done, total

@@ -1,0 +1,215 @@
+"""Arrays in memory, or mapped by NumPy, as a corpus.
+
+C-contiguous arrays are never copied: a chunk is a view, and a memory map stays one. Lists of sequences are
+packed once into one array. Reading a chunk costs a few microseconds and no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import SparseValue, as_arrays
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.content import ContentDigest
+from feedline.feed.protocol import ChunkInfo, Deserializer
+
+
+class ArrayDeserializer(Deserializer):
+    """Sequences that are already arrays.
+
+    The schema is inferred: dtype and shape of a stream are those of its data. Data of a stream may be
+
+    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps too), or anything on the CPU
+      with ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied if C-contiguous;
+    - a SciPy sparse matrix ``(N, classes)``, one sample a sequence; the entries of a CSR matrix with int32
+      indices are not copied;
+    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` a sequence;
+      a flat list of numbers counts as an array. Lists are packed into one array, once;
+    - a `Value`.
+
+    Args:
+        streams: data by stream name.
+        chunk_sequences: sequences in a chunk; the last one may be shorter.
+        defines_size: name of the stream whose lengths count against the minibatch budget; None: the longest
+            stream of each sequence.
+        arrays: more data, by stream name.
+
+    Raises:
+        SchemaError: no stream, or streams with different numbers of sequences.
+        TypeError: data of a kind or dtype that cannot be fed (objects, strings, records).
+        ValueError: data of an impossible shape, or tensors that are not on the CPU.
+        DataError: no sequence at all.
+    """
+
+    random_access = True
+    name = "arrays"
+
+    def __init__(
+        self,
+        streams: Mapping[str, Any] | None = None,
+        /,
+        *,
+        chunk_sequences: int = 65536,
+        defines_size: str | None = None,
+        **arrays: Any,
+    ) -> None:
+        if chunk_sequences < 1:
+            raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
+        data = {**(streams or {}), **arrays}
+        if len(data) < len(streams or {}) + len(arrays):
+            raise SchemaError(
+                f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}"
+            )
+        if defines_size is not None and defines_size not in data:
+            raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
+        self._values = {name: _as_value(name, given) for name, given in data.items()}
+        self.schema = Schema(
+            {
+                name: Stream(value.shape, value.dtype, value.is_sparse, defines_size=name == defines_size)
+                for name, value in self._values.items()
+            }
+        )
+        counts = {name: value.num_sequences for name, value in self._values.items()}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
+            raise SchemaError(f"expected the same number of sequences in all streams, got: {listed}")
+        self._count = next(iter(counts.values()))
+        if self._count == 0:
+            raise DataError(
+                f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}"
+            )
+        self._step = int(chunk_sequences)
+        self._table: list[ChunkInfo] | None = None
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Size of every chunk; ``bytes`` are those of the rows."""
+        if self._table is None:
+            starts = np.arange(0, self._count, self._step)
+            bounds = np.append(starts, self._count)
+            sequences = np.diff(bounds)
+            lengths = self.lengths(np.arange(self._count)) if self._ragged() else None
+            samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
+            sizes = sum(_cumulative_bytes(value)(bounds) for value in self._values.values())
+            stored = np.diff(np.asarray(sizes))
+            rows = zip(sequences.tolist(), samples.tolist(), stored.tolist(), strict=True)
+            self._table = [ChunkInfo(*row) for row in rows]
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """Views of the sequences of chunk number ``chunk``."""
+        start = chunk * self._step
+        if not 0 <= start < self._count:
+            raise IndexError(f"expected a chunk number from 0 to {len(self.chunks()) - 1}, got {chunk}")
+        stop = min(start + self._step, self._count)
+        return Chunk(self.schema, {name: value.slice(start, stop) for name, value in self._values.items()})
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        ragged = self._ragged()
+        if not ragged:
+            return None
+        all_ragged = len(ragged) == len(self._values) or self.schema.size_stream is not None
+        longest = np.zeros(len(ordinals), np.int64) if all_ragged else np.ones(len(ordinals), np.int64)
+        for value in ragged:
+            bounds = value.offsets
+            np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
+        return longest
+
+    def digest(self) -> str:
+        """32 hex digits over counts, sizes and three blocks of each array."""
+        digest = ContentDigest()
+        for value in self._values.values():
+            digest.numbers(value.num_sequences, value.num_samples)
+            for array in as_arrays(value):
+                if array is not None:
+                    digest.array(array)
+        return digest.hexdigest()
+
+    def _ragged(self) -> list[Value]:
+        """The values with lengths of their own among those that count against the minibatch budget."""
+        size = self.schema.size_stream
+        counted = self._values.values() if size is None else [self._values[size]]
+        return [value for value in counted if not value.one_sample_each]
+
+
+def _as_value(name: str, data: Any) -> Value:
+    try:
+        value = _convert(data)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise type(error)(f"{error} (stream `{name}`)") from error
+    if value.dtype.kind not in "biufc":
+        raise TypeError(
+            f"expected numbers or bools for stream `{name}`, got dtype {value.dtype}; "
+            f"encode it first, e.g. as class indices or one-hot rows"
+        )
+    if value.is_sparse and value.dtype not in (np.float32, np.float64):
+        raise TypeError(
+            f"expected float32 or float64 for sparse stream `{name}`, got {value.dtype}; "
+            f"convert it with .astype('float32')"
+        )
+    return value
+
+
+def _convert(data: Any) -> Value:
+    if isinstance(data, Value):
+        return data
+    if hasattr(data, "tocsr"):
+        return Value.from_scipy(data)
+    if isinstance(data, (list, tuple)):
+        return _from_list(data)
+    if isinstance(data, np.ndarray):
+        return _from_array(data)
+    if hasattr(data, "__dlpack__"):
+        try:
+            return _from_array(np.from_dlpack(data))
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{error}; hand over a CPU array, for torch x.detach().cpu()") from error
+    if hasattr(data, "numpy"):
+        return _from_array(np.asarray(data.numpy()))
+    if hasattr(data, "__array__"):
+        return _from_array(np.asarray(data))
+    raise TypeError(
+        f"expected a NumPy array, SciPy sparse matrix, torch tensor, Value or list of sequences, "
+        f"got {type(data).__name__}"
+    )
+
+
+def _from_array(array: NDArray[Any]) -> Value:
+    if array.ndim == 0:
+        raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices"
+        )
+    return Value.from_dense(np.ascontiguousarray(array))
+
+
+def _from_list(items: Sequence[Any]) -> Value:
+    if len(items) == 0:
+        raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
+    if hasattr(items[0], "tocsr"):
+        return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
+    arrays = [item if isinstance(item, np.ndarray) else np.asarray(item) for item in items]
+    if any(array.dtype.kind not in "biufc" for array in arrays):
+        kinds = ", ".join(sorted({str(array.dtype) for array in arrays}))
+        raise TypeError(f"expected sequences of numbers or bools, got dtype {kinds}")
+    if all(array.ndim == 0 for array in arrays):
+        return _from_array(np.asarray(items))
+    return Value.from_sequences(arrays)
+
+
+def _cumulative_bytes(value: Value) -> Any:
+    """A function from ordinals (n,) to the bytes of all rows before each of them."""
+
+    def before(ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+        rows = ordinals if value.one_sample_each else value.offsets[ordinals]
+        if isinstance(value, SparseValue):
+            return value.indptr[rows] * (4 + value.dtype.itemsize)
+        return rows * (value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64)))
+
+    return before

@@ -1,0 +1,518 @@
+"""Parquet files as a corpus: a row group is a chunk.
+
+Pages are decompressed and decoded without the GIL, one thread a chunk, so row groups of some ten megabytes
+suit best; they are read with ordinary reads, never mapped. Reading order is by windows, as chunks must be
+decoded; `feedline.convert` makes a store for random access.
+
+Parquet does not record the lengths of lists: where a stream has sequences, its columns are decoded once, at
+the first call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in
+an unnamed temporary file that is mapped: 4 bytes a sequence of disk (``TMPDIR``), no private memory, nothing
+left behind. Nothing is written next to the data, which may be shared and read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.value import DenseValue, SparseValue
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.pieces import joined
+from feedline.feed.formats.store import columns
+from feedline.feed.protocol import ChunkInfo, Deserializer
+
+Paths = str | os.PathLike[str]
+
+
+class ParquetDeserializer(Deserializer):
+    """Parquet files; one row a sequence.
+
+    =================================  =============================================
+    column                             stream
+    =================================  =============================================
+    numbers, bools                     dense, shape ()
+    fixed-size list of these           dense, a dimension per level
+    list of one of the above           the same, with sequences
+    list of struct<index, value>       sparse, if declared (or written from a store)
+    =================================  =============================================
+
+    A sequence with a null, or with a sparse index outside its classes, is unreadable: it keeps its place.
+
+    Args:
+        path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths; names
+            that begin with ``.`` or ``_`` are left out), or a list of files in corpus order.
+        streams: names of columns, or declarations by stream name (`Stream.field` names the column, the shape
+            may be another one of the same size); None: every column that can be a stream.
+        defines_size: name of the stream whose lengths count against the minibatch budget; None: the longest
+            stream of each sequence, or what the declarations say.
+
+    Raises:
+        DataError: a file is missing or damaged, or there is no row at all.
+        SchemaError: a column is missing, cannot be a stream, or differs between files or from what is
+            declared.
+    """
+
+    def __init__(
+        self,
+        path: Paths | Sequence[Paths],
+        streams: Sequence[str] | Mapping[str, Stream] | None = None,
+        *,
+        defines_size: str | None = None,
+    ) -> None:
+        self._arguments = (path, streams, defines_size)
+        if isinstance(streams, str):
+            raise TypeError(
+                f"expected a list of column names, got the string {streams!r}; write [{streams!r}]"
+            )
+        self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
+        self._files = [_File(name) for name in _list_files(path)]
+        self._columns = _choose(self._files[0], streams, defines_size)
+        self.schema = Schema({name: column.stream for name, column in self._columns.items()})
+        for file in self._files[1:]:
+            _must_agree(file, self._files[0], self._columns)
+        wanted = {column.field for column in self._columns.values()}
+        self._groups = [group for file in self._files for group in file.groups(wanted)]
+        self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
+        if self._first[-1] == 0:
+            raise DataError("expected at least one row, got none", path=self.name)
+        self._table: list[ChunkInfo] | None = None
+        self._lengths: _Lengths | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, self._arguments
+
+    def chunks(self) -> list[ChunkInfo]:
+        """Size of every chunk; ``bytes`` are the compressed ones of the columns in use.
+
+        Where streams have sequences, the first call decodes their columns.
+        """
+        if self._table is None:
+            lengths = self._all_lengths()
+            samples = [group.rows for group in self._groups] if lengths is None else lengths.samples
+            rows = zip(self._groups, samples, strict=True)
+            self._table = [ChunkInfo(group.rows, count, group.bytes) for group, count in rows]
+        return self._table
+
+    def read(self, chunk: int) -> Chunk:
+        """The rows of row group number ``chunk`` of all files, decoded.
+
+        Raises:
+            DataError: the row group cannot be read.
+        """
+        if not 0 <= chunk < len(self._groups):
+            raise IndexError(f"expected a chunk number from 0 to {len(self._groups) - 1}, got {chunk}")
+        group = self._groups[chunk]
+        table = group.file.decode(group, [column.field for column in self._columns.values()])
+        values: dict[str, Value] = {}
+        errors: dict[int, DataError] = {}
+        for name, column in self._columns.items():
+            values[name], bad = _decode(table.column(column.field), column)
+            for i in np.flatnonzero(bad).tolist():
+                what = (
+                    "expected entries with indices in range and no null"
+                    if column.stream.sparse
+                    else ("expected numbers, got a null")
+                )
+                errors.setdefault(
+                    i,
+                    DataError(what, path=group.file.path, sequence=int(self._first[chunk]) + i, stream=name),
+                )
+        return Chunk(self.schema, values, errors)
+
+    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
+
+        The first call may decode columns, see the module; O(n) afterwards.
+        """
+        lengths = self._all_lengths()
+        return None if lengths is None else lengths.table[ordinals].astype(np.int64)
+
+    def digest(self) -> str:
+        """32 hex digits over row counts, sizes and three blocks of each file, its footer among them."""
+        digest = ContentDigest()
+        for file in self._files:
+            digest.numbers(*(group.rows for group in self._groups if group.file is file))
+            with file.open() as handle:
+                digest.file(handle, file.size)
+        return digest.hexdigest()
+
+    def _all_lengths(self) -> _Lengths | None:
+        size = self.schema.size_stream
+        counted = [column for name, column in self._columns.items() if size in (None, name)]
+        ragged = [column for column in counted if column.ragged]
+        if not ragged:
+            return None
+        with self._lock:
+            if self._lengths is None:
+                shortest = 0 if len(ragged) == len(counted) else 1
+                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest)
+            return self._lengths
+
+
+# ---- files and row groups -------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """A row group: its file, its number in it, its rows, compressed bytes of the columns in use."""
+
+    file: _File
+    number: int
+    rows: int
+    bytes: int
+
+
+class _File:
+    """A Parquet file whose footer was read; opened anew for each row group: threads share nothing."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self.size = path, 0
+        with self.open() as handle:
+            self.size = os.fstat(handle.fileno()).st_size
+            with self._telling("footer"):
+                file = pq.ParquetFile(handle)
+                self.metadata = file.metadata
+                self.schema = file.schema_arrow
+
+    def open(self) -> Any:
+        try:
+            handle = open(self.path, "rb")  # noqa: SIM115  # the caller closes it
+        except OSError as error:
+            raise DataError(f"expected a readable file: {error.strerror}", path=self.path) from error
+        size = os.fstat(handle.fileno()).st_size
+        if self.size not in (0, size):
+            handle.close()
+            raise DataError(
+                f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path
+            )
+        return handle
+
+    def groups(self, wanted: set[str]) -> list[_Group]:
+        found = []
+        names = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
+        leaves = [i for i, name in enumerate(names) if name in wanted or name.split(".")[0] in wanted]
+        for number in range(self.metadata.num_row_groups):
+            group = self.metadata.row_group(number)
+            size = sum(max(0, group.column(i).total_compressed_size) for i in leaves)
+            if group.num_rows < 0:
+                raise DataError(
+                    f"expected a row count in row group {number}, got {group.num_rows}", path=self.path
+                )
+            if group.num_rows:
+                found.append(_Group(self, number, group.num_rows, size))
+        return found
+
+    def decode(self, group: _Group, fields: list[str]) -> Any:
+        import pyarrow.parquet as pq
+
+        with self.open() as handle, self._telling(f"row group {group.number}"):
+            file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
+            table = file.read_row_group(group.number, columns=list(dict.fromkeys(fields)), use_threads=False)
+        if table.num_rows != group.rows:
+            raise DataError(
+                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
+                path=self.path,
+            )
+        return table
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DataError(
+                f"expected a Parquet file, but its {what} cannot be read: {error}",
+                path=self.path,
+                hint="the file is damaged or not Parquet; restore it",
+            ) from error
+
+
+def _list_files(path: Paths | Sequence[Paths]) -> list[str]:
+    if not isinstance(path, (str, os.PathLike)):
+        if not path:
+            raise ValueError("expected at least one file, got an empty list")
+        return [os.fspath(name) for name in path]
+    folder = Path(path)
+    if not folder.is_dir():
+        return [os.fspath(path)]
+    found = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
+    found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
+    if not found:
+        raise DataError("expected *.parquet files in the folder, got none", path=str(folder))
+    return [str(folder / p) for p in sorted(found, key=os.fsencode)]
+
+
+# ---- columns --------------------------------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    field: str
+    stream: Stream
+    ragged: bool
+
+
+def _choose(
+    file: _File, streams: Sequence[str] | Mapping[str, Stream] | None, defines_size: str | None
+) -> dict[str, _Column]:
+    chosen: dict[str, _Column] = {}
+    if streams is None:
+        for field in file.schema:
+            column = _infer(file, field)
+            if column is not None:
+                chosen[field.name] = column
+        if not chosen:
+            raise SchemaError(f"expected a column of numbers in {file.path}, which has\n{file.schema}")
+    for name in streams or ():
+        declared = streams[name] if isinstance(streams, Mapping) else None
+        field = (declared.field if declared is not None else None) or name
+        if file.schema.get_all_field_indices(field) == []:
+            raise SchemaError(
+                f"expected a column {field!r} in {file.path}, "
+                f"which has {', '.join(map(repr, file.schema.names))}"
+            )
+        kind = file.schema.field(field)
+        column = _infer(file, kind, declared)
+        if column is None:
+            raise SchemaError(
+                f"expected numbers in column {field!r} of {file.path}, got {kind.type}; encode it first, or "
+                f"declare a list of struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
+            )
+        if declared is not None:
+            column = _as_declared(file, name, column, declared)
+        chosen[name] = column
+    if defines_size is not None:
+        if defines_size not in chosen:
+            raise SchemaError(f"expected defines_size to be one of {', '.join(chosen)}, got {defines_size!r}")
+        chosen = {
+            name: column._replace(
+                stream=Stream(
+                    column.stream.shape,
+                    column.stream.dtype,
+                    column.stream.sparse,
+                    column.stream.field,
+                    defines_size=name == defines_size,
+                )
+            )
+            for name, column in chosen.items()
+        }
+    return chosen
+
+
+def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column | None:
+    """What a column is by its type; a sparse one also needs its declaration, given or in its metadata."""
+    import pyarrow as pa
+
+    note = (field.metadata or {}).get(columns.METADATA_KEY)
+    noted = None
+    if note is not None:
+        try:
+            noted = columns.parse(json.loads(note))
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"column {field.name!r} has a damaged declaration: {error}", path=file.path
+            ) from error
+    kind, ragged = field.type, False
+    dense = _dense(kind)
+    if dense is None and _is_list(kind):
+        inner = kind.value_type
+        dense, ragged = _dense(inner), True
+        if dense is None:
+            ragged = _is_list(inner)
+            entry = inner.value_type if ragged else inner
+            stream = declared if declared is not None else noted
+            if not (
+                pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse
+            ):
+                return None
+            value = _dense(entry.field(1).type)
+            if not pa.types.is_integer(entry.field(0).type) or value is None or value[0]:
+                return None
+            sparse = Stream(stream.shape, value[1], True, defines_size=stream.defines_size)
+            return _Column(field.name, sparse, ragged) if sparse.dtype in (np.float32, np.float64) else None
+    if dense is None:
+        return None
+    stream = Stream(*dense)
+    if noted is not None:
+        stored = np.dtype(np.uint8) if noted.dtype == np.bool_ else noted.dtype
+        if noted.sparse or noted.size != stream.size or stored != stream.dtype:
+            raise DataError(
+                f"column {field.name!r} of type {field.type} is declared as {noted} in its metadata",
+                path=file.path,
+            )
+        stream = noted
+    return _Column(field.name, stream, ragged)
+
+
+def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    import pyarrow as pa
+
+    shape: list[int] = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return tuple(shape), np.dtype(kind.to_pandas_dtype())
+    return None
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _as_declared(file: _File, name: str, column: _Column, declared: Stream) -> _Column:
+    found = column.stream
+    if declared.sparse != found.sparse or declared.dtype != found.dtype or declared.size != found.size:
+        raise SchemaError(
+            f"expected {declared} for stream `{name}`, got {found} in column {column.field!r} of {file.path}"
+        )
+    return column._replace(stream=declared)
+
+
+def _must_agree(file: _File, first: _File, chosen: Mapping[str, _Column]) -> None:
+    for name, column in chosen.items():
+        kind = file.schema.field(column.field).type if column.field in file.schema.names else None
+        if kind != first.schema.field(column.field).type:
+            raise SchemaError(
+                f"expected one type of column {column.field!r} (stream `{name}`) in all files, got "
+                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {file.path}"
+            )
+
+
+# ---- decoding -------------------------------------------------------------------------------------------
+
+
+def _decode(column: Any, how: _Column) -> tuple[Value, NDArray[np.bool_]]:
+    """The rows of a column, and which of them are unreadable."""
+    pieces = [_decode_piece(piece, how) for piece in column.chunks]
+    if len(pieces) == 1:
+        return pieces[0]
+    return joined([value for value, _ in pieces]), np.concatenate([bad for _, bad in pieces])
+
+
+def _decode_piece(array: Any, how: _Column) -> tuple[Value, NDArray[np.bool_]]:
+    bad = _nulls(array)
+    offsets = None
+    if how.ragged:
+        offsets, array = _unlist(array)
+    stream = how.stream
+    value: Value
+    if stream.sparse:
+        rows_bad = _nulls(array)
+        indptr, entries = _unlist(array)
+        wrong = _nulls(entries)
+        index, values = entries.field(0), entries.field(1)
+        wrong |= _nulls(index) | _nulls(values)
+        numbers = _numbers(index).astype(np.int64)
+        wrong |= (numbers < 0) | (numbers >= stream.shape[0])
+        rows_bad |= _any(wrong, indptr)
+        indices = np.where(wrong, 0, numbers).astype(np.int32)
+        value = SparseValue(indptr, indices, _typed(_numbers(values), stream), stream.shape[0], offsets)
+    else:
+        count, rows_bad = len(array), np.zeros(len(array), np.bool_)
+        width = 1
+        while hasattr(array.type, "list_size"):
+            rows_bad |= _nulls(array).reshape(count, width).any(axis=1)
+            size = array.type.list_size
+            # `values` is the whole child, `flatten` leaves out nulls; neither keeps rows in place by itself.
+            array = array.values.slice(array.offset * size, len(array) * size)
+            width *= size
+        rows_bad |= _nulls(array).reshape(count, width).any(axis=1)
+        value = DenseValue(_typed(_numbers(array), stream).reshape(count, *stream.shape), offsets)
+    return value, bad | (rows_bad if offsets is None else _any(rows_bad, offsets))
+
+
+def _unlist(array: Any) -> tuple[NDArray[np.int64], Any]:
+    """Bounds from 0 of the lists, and the items they part."""
+    bounds = array.offsets.to_numpy().astype(np.int64)
+    first, last = int(bounds[0]), int(bounds[-1])
+    return bounds - first, array.values.slice(first, last - first)
+
+
+def _nulls(array: Any) -> NDArray[np.bool_]:
+    if array.null_count == 0:
+        return np.zeros(len(array), np.bool_)
+    nulls: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    if array.null_count:
+        import pyarrow as pa
+
+        zero = (
+            pa.scalar(0, pa.int64()).cast(array.type)
+            if not pa.types.is_float16(array.type)
+            else np.float16(0)
+        )
+        array = array.fill_null(zero)
+    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _typed(array: NDArray[Any], stream: Stream) -> NDArray[Any]:
+    # Stores keep bools as bytes.
+    return array if array.dtype == stream.dtype else array.astype(stream.dtype)
+
+
+def _any(flags: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For each range of the flags whether any is set."""
+    if not flags.any():
+        return np.zeros(len(bounds) - 1, np.bool_)
+    before = np.concatenate([[0], np.cumsum(flags)])
+    found: NDArray[np.bool_] = before[bounds[1:]] > before[bounds[:-1]]
+    return found
+
+
+# ---- lengths --------------------------------------------------------------------------------------------
+
+
+class _Lengths(NamedTuple):
+    """Samples by chunk, and by sequence as a mapped int32 array."""
+
+    samples: list[int]
+    table: NDArray[np.int32]
+
+
+def _scan(groups: list[_Group], fields: list[str], shortest: int) -> _Lengths:
+    samples = []
+    with tempfile.TemporaryFile() as file:
+        for group in groups:
+            table = group.file.decode(group, fields)
+            longest = np.full(group.rows, shortest, np.int64)
+            for field in fields:
+                chunks = table.column(field).chunks
+                lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
+                np.maximum(longest, np.concatenate(lengths), out=longest)
+            samples.append(int(longest.sum()))
+            try:
+                file.write(longest.astype(np.int32).tobytes())
+            except OSError as error:
+                raise DataError(
+                    f"cannot keep the lengths of sequences in {tempfile.gettempdir()}: {error.strerror}",
+                    hint="set TMPDIR to a folder with 4 bytes of space for each sequence",
+                ) from error
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return _Lengths(samples, np.frombuffer(mapped, np.int32))
+
+
+def _reopen(path: Any, streams: Any, defines_size: str | None) -> ParquetDeserializer:
+    return ParquetDeserializer(path, streams, defines_size=defines_size)

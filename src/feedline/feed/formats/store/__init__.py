@@ -1,0 +1,11 @@
+"""The columnar store: a folder of Arrow IPC files and one JSON manifest, read through memory maps.
+
+The layout is specified in docs/formats/store.md. `StoreWriter` writes one, `StoreDeserializer` feeds from it;
+any Arrow reader can open the parts.
+"""
+
+from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.formats.store.reader import StoreDeserializer
+from feedline.feed.formats.store.writer import StoreWriter
+
+__all__ = ["MANIFEST", "StoreDeserializer", "StoreWriter"]

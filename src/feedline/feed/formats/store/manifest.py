@@ -1,0 +1,286 @@
+"""The manifest of a store: what its files must look like, checked before any of them is opened.
+
+The manifest carries a checksum of itself, so a damaged one is told from a valid one; a hostile one can still
+only name files inside the store's folder, within their sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Schema, Stream
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.store import columns
+
+MANIFEST = "feedline.json"
+FORMAT, VERSION = "feedline-store", 1
+_CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
+_UNSET = b'"crc32c": "00000000"'
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Arrow IPC file.
+
+    Attributes:
+        file: name in the store's folder.
+        bytes: size of the file.
+        ragged: names of the streams whose column has a level for sequences.
+        sequences: sequences in the file.
+        samples: samples in the file.
+        chunks: int64 arrays, one entry a chunk (a record batch): ``byte`` and ``bytes`` of its message in the
+            file, its ``crc32c``, ``sequences`` and ``samples``.
+        totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a
+            chunk.
+    """
+
+    file: str
+    bytes: int
+    ragged: frozenset[str]
+    sequences: int
+    samples: int
+    chunks: dict[str, NDArray[np.int64]]
+    totals: dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A ``.npy`` file with the length of every sequence in one ragged stream, int32 (sequences,)."""
+
+    file: str
+    bytes: int
+    crc32c: int
+
+
+def lengths_header(count: int) -> bytes:
+    """The 128 bytes before the lengths, as NumPy's format 1.0 has them; only digits differ."""
+    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({count},), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds."""
+
+    schema: Schema
+    sequences: int
+    samples: int
+    lengths: dict[str, Lengths]
+    parts: list[Part]
+
+    def digest(self) -> str:
+        """32 hex digits over sizes and checksums of all chunks."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self.parts:
+            for key in _CHUNK_KEYS[1:]:
+                digest.update(part.chunks[key].astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def dump(self) -> bytes:
+        """The bytes of the manifest file, with their checksum."""
+        tree = {
+            "format": FORMAT,
+            "version": VERSION,
+            "crc32c": "00000000",
+            "sequences": self.sequences,
+            "samples": self.samples,
+            "streams": [{"name": name, **columns.describe(stream)} for name, stream in self.schema.items()],
+            "lengths": {
+                name: {"file": side.file, "bytes": side.bytes, "crc32c": side.crc32c}
+                for name, side in self.lengths.items()
+            },
+            "parts": [
+                {
+                    "file": part.file,
+                    "bytes": part.bytes,
+                    "sequences": part.sequences,
+                    "samples": part.samples,
+                    "ragged": sorted(part.ragged),
+                    "chunks": {key: array.tolist() for key, array in part.chunks.items()},
+                    "totals": {name: array.tolist() for name, array in part.totals.items()},
+                }
+                for part in self.parts
+            ],
+        }
+        text = (json.dumps(tree, ensure_ascii=True) + "\n").encode()
+        return text.replace(_UNSET, b'"crc32c": "%08x"' % _native.crc32c(text), 1)
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        """The manifest of the store in ``folder``, checked in itself and against the sizes of the files.
+
+        Raises:
+            DataError: no store, a damaged manifest, figures that contradict each other or the files.
+        """
+        path = folder / MANIFEST
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(
+                f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
+            ) from error
+        except OSError as error:
+            raise DataError(f"expected a readable manifest: {error}", path=str(path)) from error
+        manifest = _Parser(str(path)).manifest(text)
+        for file, size in [*((p.file, p.bytes) for p in manifest.parts)] + [
+            (side.file, side.bytes) for side in manifest.lengths.values()
+        ]:
+            _check_size(folder / file, size)
+        return manifest
+
+
+def _check_size(path: Path, size: int) -> None:
+    try:
+        got = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
+    if got != size:
+        raise DataError(
+            f"expected a file of {size} bytes, got {got}",
+            path=str(path),
+            hint="the file was cut or changed after it was written; write the store again",
+        )
+
+
+_CHUNK_KEYS = ("byte", "bytes", "sequences", "samples", "crc32c")
+
+
+class _Parser:
+    """Turns bytes into a manifest, distrusting every one of them."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def fail(self, what: str) -> NoReturn:
+        raise DataError(
+            what, path=self.path, hint="the manifest is damaged; restore it or write the store again"
+        )
+
+    def manifest(self, text: bytes) -> Manifest:
+        found = _CHECKSUM.search(text)
+        if found is None:
+            self.fail("expected a manifest with a checksum, got none")
+        expected = int(found[1], 16)
+        got = _native.crc32c(text[: found.start()] + _UNSET + text[found.end() :])
+        if got != expected:
+            self.fail(f"expected a manifest with checksum {expected:08x}, got {got:08x}")
+        try:
+            tree = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"expected JSON: {error}")
+        if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+            self.fail(f"expected the format {FORMAT!r}")
+        if tree.get("version") != VERSION:
+            raise DataError(
+                f"expected version {VERSION} of the store format, got {tree.get('version')!r}",
+                path=self.path,
+                hint="upgrade feedline to read it",
+            )
+        schema = self.schema(tree.get("streams"))
+        lengths = self.lengths(tree.get("lengths"), schema)
+        parts = [
+            self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))
+        ]
+        sequences, samples = self.count(tree, "sequences"), self.count(tree, "samples")
+        for what, total, summed in (
+            ("sequences", sequences, sum(part.sequences for part in parts)),
+            ("samples", samples, sum(part.samples for part in parts)),
+        ):
+            if total != summed:
+                self.fail(f"expected {total} {what} in all parts together, got {summed}")
+        if sequences == 0:
+            self.fail("expected at least one sequence, got none")
+        ragged = frozenset[str]().union(*(part.ragged for part in parts))
+        if ragged != set(lengths):
+            self.fail(f"expected lengths of the streams {sorted(ragged)}, got {sorted(lengths)}")
+        return Manifest(schema, sequences, samples, lengths, parts)
+
+    def schema(self, rows: Any) -> Schema:
+        streams: dict[str, Stream] = {}
+        for row in self.list(rows, "streams"):
+            try:
+                stream = columns.parse(row)
+            except (ValueError, TypeError) as error:
+                self.fail(str(error))
+            if not isinstance(row.get("name"), str) or row["name"] in streams:
+                self.fail(f"expected a name of its own for each stream, got {row.get('name')!r}")
+            streams[row["name"]] = stream
+        try:
+            return Schema(streams)
+        except SchemaError as error:
+            self.fail(str(error))
+
+    def lengths(self, rows: Any, schema: Schema) -> dict[str, Lengths]:
+        if not isinstance(rows, dict) or not set(rows) <= set(schema):
+            self.fail("expected lengths by stream name")
+        return {
+            name: Lengths(
+                self.file(row, r"lengths-\d{1,9}\.npy"), self.count(row, "bytes"), self.count(row, "crc32c")
+            )
+            for name, row in rows.items()
+        }
+
+    def part(self, row: Any, number: int, schema: Schema, lengths: dict[str, Lengths]) -> Part:
+        file, size = self.file(row, r"part-\d{5,9}\.arrow"), self.count(row, "bytes")
+        ragged = self.list(row.get("ragged"), "ragged streams")
+        if not all(isinstance(name, str) and name in lengths for name in ragged):
+            self.fail(f"expected streams with lengths as ragged streams of {file}, got {ragged!r}")
+        tables = row.get("chunks")
+        if not isinstance(tables, dict) or set(tables) != set(_CHUNK_KEYS):
+            self.fail(f"expected {', '.join(_CHUNK_KEYS)} of the chunks of {file}")
+        chunks = {key: self.counts(tables[key], f"{key} of chunks") for key in _CHUNK_KEYS}
+        count = len(chunks["byte"])
+        totals = row.get("totals")
+        if not isinstance(totals, dict) or set(totals) != set(lengths):
+            self.fail(f"expected samples of the streams {sorted(lengths)} in {file}")
+        by_stream = {
+            name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals
+        }
+        if any(len(array) != count for array in [*chunks.values(), *by_stream.values()]) or count == 0:
+            self.fail(f"expected tables of one length, at least 1, for the chunks of {file}")
+        start, stop = chunks["byte"], chunks["byte"] + chunks["bytes"]
+        # The first message of a file stands after the magic; messages lie one after the other.
+        if start[0] < 16 or (start[1:] < stop[:-1]).any() or stop[-1] > size or (chunks["bytes"] < 8).any():
+            self.fail(f"expected chunks of {file} one after the other in its {size} bytes")
+        sums = {what: self.count(row, what) for what in ("sequences", "samples")}
+        for what, total in sums.items():
+            if total != int(chunks[what].sum()):
+                self.fail(f"expected {total} {what} in the chunks of {file}, got {int(chunks[what].sum())}")
+        if (chunks["sequences"] < 1).any():
+            self.fail(f"expected at least one sequence in every chunk of {file}")
+        return Part(file, size, frozenset(ragged), sums["sequences"], sums["samples"], chunks, by_stream)
+
+    def list(self, rows: Any, what: str) -> list[Any]:
+        if not isinstance(rows, list):
+            self.fail(f"expected a list of {what}, got {type(rows).__name__}")
+        return rows
+
+    def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
+        # 2^48 leaves room to add: no sum of a table can pass 2^63.
+        if (
+            not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what))
+            or len(rows) > 2**14 * 2**10
+        ):
+            self.fail(f"expected counts as {what}")
+        return np.array(rows, np.int64)
+
+    def count(self, row: Any, key: str) -> int:
+        value = row.get(key) if isinstance(row, dict) else None
+        if type(value) is not int or not 0 <= value < 2**63:
+            self.fail(f"expected a count as `{key}`, got {value!r}")
+        return value
+
+    def file(self, row: Any, pattern: str) -> str:
+        name = row.get("file") if isinstance(row, dict) else None
+        if not isinstance(name, str) or not re.fullmatch(pattern, name):
+            self.fail(f"expected a file name like {pattern}, got {name!r}")
+        return name

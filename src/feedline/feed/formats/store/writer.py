@@ -1,0 +1,422 @@
+"""Writing a store: batches of sequences in, a finished folder out, or nothing at all.
+
+Everything is written to a hidden sibling of the destination, which takes the destination's name at the end;
+an exception, a full disk included, leaves no trace. Memory is bounded by one chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Chunk, Schema, Value
+from feedline.data.value import SparseValue
+from feedline.errors import DataError
+from feedline.feed.formats.pieces import copied, joined
+from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
+
+Piece = dict[str, Value]
+
+
+class StoreWriter:
+    """Writes sequences to a new store; a context manager, the store appears when the block ends well.
+
+    Chunks are cut by the bytes of their sequences alone: how the sequences were handed to `write` changes
+    nothing.
+
+    Args:
+        path: folder to make.
+        schema: the streams; fields are not kept, dtypes become native in byte order.
+        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own.
+        part_bytes: size at which the next Arrow file is begun; the last chunk may pass it.
+        overwrite: replace a store of that name. Anything else of that name is never replaced.
+
+    Raises:
+        FileExistsError: something of that name is there already.
+        SchemaError: a dtype that the store cannot hold.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Schema,
+        *,
+        chunk_bytes: int = 32 << 20,
+        part_bytes: int = 1 << 30,
+        overwrite: bool = False,
+    ) -> None:
+        if chunk_bytes < 1 or part_bytes < 1:
+            raise ValueError(
+                f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}"
+            )
+        self.path = Path(os.path.abspath(path))
+        self.given = schema
+        self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
+        self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
+        self._refuse_existing()
+        # A hidden sibling: on the same file system, so that renaming is atomic.
+        self._folder = self.path.parent / f".{self.path.name}.writing-{secrets.token_hex(6)}"
+        self._pending: list[Piece] = []
+        self._pending_bytes = 0
+        self._ragged: set[str] = set()
+        self._part: _PartFile | None = None
+        self._parts: list[_PartFile] = []
+        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+        self._sequences = 0
+        self.manifest: Manifest | None = None
+        """What was written; None until `close`."""
+        with self._cleaning_up():
+            self._folder.mkdir()
+
+    # ---- use ----------------------------------------------------------------------------------------
+
+    def write(self, values: Chunk | Mapping[str, Value]) -> None:
+        """Append sequences: a chunk, or one value per stream.
+
+        Raises:
+            SchemaError: not the streams of the schema.
+            DataError: a sequence that could not be read, or the files cannot be written (disk full).
+        """
+        chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
+        if chunk.errors:
+            index, error = min(chunk.errors.items())
+            raise DataError(
+                f"expected readable sequences only, got an unreadable one at index {index}"
+            ) from error
+        if chunk.schema.digest != self.given.digest:
+            Chunk(self.given, chunk.values)  # says what differs
+        with self._cleaning_up():
+            self._append(chunk)
+
+    def close(self) -> None:
+        """Finish the store and give it its name.
+
+        Raises:
+            DataError: nothing was written, or the files cannot be written (disk full).
+            FileExistsError: something took that name meanwhile.
+        """
+        with self._cleaning_up():
+            self._flush()
+            if self._sequences == 0:
+                raise DataError("expected at least one sequence to write, got none", path=str(self.path))
+            self._finish()
+
+    def abort(self) -> None:
+        """Drop everything written so far."""
+        for part in self._parts:
+            part.drop()
+        for lengths in self._lengths.values():
+            lengths.drop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    # ---- chunks -------------------------------------------------------------------------------------
+
+    def _append(self, chunk: Chunk) -> None:
+        ends = np.cumsum(_sequence_bytes(chunk))
+        start, count = 0, len(ends)
+        if count == 0:
+            return
+        while start < count:
+            done = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, done + self._chunk_bytes - self._pending_bytes, side="right"))
+            if stop <= start and not self._pending:
+                stop = start + 1
+            if stop > start:
+                self._pending.append({name: value.slice(start, stop) for name, value in chunk.values.items()})
+                self._pending_bytes += int(ends[stop - 1]) - done
+                start = stop
+            if start < count:
+                self._flush()
+        if self._pending:
+            # The caller may use his arrays again; all but the last piece were copied when they came.
+            self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        import pyarrow as pa
+
+        values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
+        self._pending, self._pending_bytes = [], 0
+        ragged = {name for name, value in values.items() if not value.one_sample_each}
+        # All chunks of a file have the same columns. A stream that turns out to have sequences begins a new
+        # file, and keeps its level for sequences from there on.
+        full = self._part is not None and self._part.size >= self._part_bytes
+        if full or not ragged <= self._ragged:
+            self._end_part()
+        self._ragged |= ragged
+        if self._part is None:
+            fields = [
+                columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()
+            ]
+            file = self._folder / f"part-{len(self._parts):05d}.arrow"
+            self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged))
+            self._parts.append(self._part)
+        part = self._part
+        arrays = [
+            columns.encode(values[name], kind.type, name in part.ragged)
+            for name, kind in zip(self.schema, part.arrow, strict=True)
+        ]
+        part.add(pa.record_batch(arrays, schema=part.arrow), values, self.schema.size_stream)
+        count = next(iter(values.values())).num_sequences
+        for name, lengths in self._lengths.items():
+            if name in self._ragged:
+                lengths.add(values[name].lengths, before=self._sequences)
+        self._sequences += count
+
+    def _end_part(self) -> None:
+        if self._part is not None:
+            self._part.close()
+        self._part = None
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._end_part()
+        lengths = {
+            name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged
+        }
+        parts = [part.describe(list(lengths)) for part in self._parts]
+        manifest = Manifest(self.schema, self._sequences, sum(part.samples for part in parts), lengths, parts)
+        with open(self._folder / MANIFEST, "xb") as file:
+            file.write(manifest.dump())
+            _sync(file)
+        _sync_folder(self._folder)
+        self._refuse_existing()
+        old = None
+        if self.path.exists():
+            old = self.path.parent / f".{self.path.name}.old-{secrets.token_hex(6)}"
+            os.rename(self.path, old)
+        try:
+            os.rename(self._folder, self.path)
+        except BaseException:
+            if old is not None:
+                os.rename(old, self.path)
+            raise
+        _sync_folder(self.path.parent)
+        if old is not None:
+            shutil.rmtree(old)
+        self.manifest = manifest
+
+    def _refuse_existing(self) -> None:
+        if not os.path.lexists(self.path):
+            return
+        if not self._overwrite:
+            raise FileExistsError(
+                f"{self.path} exists; pass overwrite=True to replace a store, or choose another name"
+            )
+        if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
+            raise FileExistsError(
+                f"{self.path} is not a feedline store, so overwrite=True does not replace it"
+            )
+
+    @contextlib.contextmanager
+    def _cleaning_up(self) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError:
+            self.abort()
+            raise
+        except OSError as error:
+            self.abort()
+            raise DataError(
+                f"cannot write the store: {error.strerror or error}",
+                path=str(self.path),
+                hint="nothing was left behind; free some space or write elsewhere",
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+
+
+class _PartFile:
+    """One Arrow IPC file being written, and the table of its chunks."""
+
+    def __init__(self, path: Path, arrow: Any, ragged: frozenset[str]) -> None:
+        import pyarrow as pa
+
+        self.arrow, self.ragged = arrow, ragged
+        self._name = path.name
+        self._sink = _Sink(path)
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), arrow)
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._totals: list[dict[str, int]] = []
+
+    @property
+    def size(self) -> int:
+        return self._sink.size
+
+    def add(self, batch: Any, values: Piece, size_stream: str | None) -> None:
+        start = self._sink.size
+        self._sink.crc = 0
+        self._writer.write_batch(batch)
+        if start == 0:
+            # The head is written with the first batch: magic, then the schema's message, whose length is in
+            # its second word. The checksum of the batch alone needs the bytes again.
+            start = self._sink.head_size()
+            self._sink.crc = self._sink.crc_from(start)
+        counted = values.values() if size_stream is None else [values[size_stream]]
+        samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
+        self._rows.append((start, self._sink.size - start, batch.num_rows, samples, self._sink.crc))
+        self._totals.append({name: value.num_samples for name, value in values.items()})
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.finish()
+
+    def drop(self) -> None:
+        self._sink.drop()
+
+    def describe(self, ragged: list[str]) -> Part:
+        table = np.array(self._rows, np.int64).T
+        keys = ("byte", "bytes", "sequences", "samples", "crc32c")
+        chunks = dict(zip(keys, table, strict=True))
+        totals = {name: np.array([row[name] for row in self._totals], np.int64) for name in ragged}
+        return Part(
+            self._name,
+            self._sink.size,
+            self.ragged,
+            int(chunks["sequences"].sum()),
+            int(chunks["samples"].sum()),
+            chunks,
+            totals,
+        )
+
+
+class _Sink:
+    """A file that Arrow writes to, which counts and checksums what passes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115  # closed by `finish` or `drop`
+        self.size, self.crc = 0, 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        count = len(view)
+        self.crc = _native.crc32c(view, self.crc)
+        while len(view):
+            view = view[self._file.write(view) :]  # a raw write may be short, e.g. at the end of the disk
+        self.size += count
+        return count
+
+    def head_size(self) -> int:
+        # "ARROW1\0\0", 0xFFFFFFFF, int32 length of the metadata, metadata
+        return 16 + int.from_bytes(os.pread(self._file.fileno(), 4, 12), "little")
+
+    def crc_from(self, start: int) -> int:
+        crc = 0
+        while start < self.size:
+            block = os.pread(self._file.fileno(), 1 << 20, start)
+            crc = _native.crc32c(block, crc)
+            start += len(block)
+        return crc
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """Arrow closes its wrapper; the file is closed by `finish`."""
+
+    def tell(self) -> int:
+        return self.size
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def finish(self) -> None:
+        _sync(self._file)
+        self._file.close()
+
+    def drop(self) -> None:
+        self._file.close()
+
+
+class _LengthsFile:
+    """The lengths of all sequences in one stream, as a ``.npy`` file; made when the stream first needs it."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._path = folder / f"lengths-{number}.npy"
+        self._file: BinaryIO | None = None
+
+    def add(self, lengths: NDArray[np.int64], before: int) -> None:
+        if self._file is None:
+            self._file = open(self._path, "w+b")  # noqa: SIM115  # closed by `close` or `drop`
+            self._file.write(lengths_header(0))
+            for start in range(0, before, 1 << 20):
+                self._file.write(np.ones(min(before - start, 1 << 20), np.int32).tobytes())
+        if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
+            raise DataError(f"expected sequences of less than 2^31 samples, got {lengths.max()}")
+        self._file.write(lengths.astype("<i4").tobytes())
+
+    def close(self, count: int) -> Lengths:
+        assert self._file is not None
+        self._file.seek(0)
+        self._file.write(lengths_header(count))
+        self._file.seek(0)
+        crc = 0
+        while block := self._file.read(1 << 20):
+            crc = _native.crc32c(block, crc)
+        size = self._file.tell()
+        _sync(self._file)
+        self._file.close()
+        return Lengths(self._path.name, size, crc)
+
+    def drop(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk is told once; the folder goes away
+                self._file.close()
+
+
+def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
+    """Bytes of the rows of each sequence, at least 1; offsets are left out, as they depend on neighbours."""
+    total = np.ones(chunk.num_sequences, np.int64)
+    for value in chunk.values.values():
+        if isinstance(value, SparseValue):
+            bounds = value.indptr if value.one_sample_each else value.indptr[value.offsets]
+            total += np.diff(bounds) * (4 + value.dtype.itemsize)
+        else:
+            width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
+            total += width if value.one_sample_each else value.lengths * width
+    return total
+
+
+def _sync(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

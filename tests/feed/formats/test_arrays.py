@@ -1,0 +1,133 @@
+"""`ArrayDeserializer`: what goes in comes out, as views."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.data import Value
+from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.arrays import ArrayDeserializer
+from tests.feed.formats.corpora import assert_same, corpora, everything
+
+
+@given(corpora(), st.integers(1, 7))
+@settings(deadline=None)
+def test_all_chunks_together_are_the_data(data, chunk_sequences):
+    corpus = ArrayDeserializer(data, chunk_sequences=chunk_sequences)
+    assert_same(everything(corpus), data)
+
+
+@given(corpora(), st.integers(1, 7), st.booleans())
+@settings(deadline=None)
+def test_sizes_are_those_of_the_chunks(data, chunk_sequences, defining):
+    first = next(iter(data))
+    corpus = ArrayDeserializer(
+        data, chunk_sequences=chunk_sequences, defines_size=first if defining else None
+    )
+    counted = [first] if defining else list(data)
+    longest = np.max([data[name].lengths for name in counted], axis=0)
+    ordinals = np.arange(len(longest))[::-1]
+    lengths = corpus.lengths(ordinals)
+    if lengths is None:
+        assert (longest == 1).all()
+    else:
+        assert lengths.dtype == np.int64
+        assert np.array_equal(lengths, longest[::-1])
+    start = 0
+    for i, info in enumerate(corpus.chunks()):
+        chunk = corpus.read(i)
+        assert info.sequences == chunk.num_sequences
+        assert info.samples == longest[start : start + info.sequences].sum()
+        stored = [
+            v.values.nbytes + v.indices.nbytes if v.is_sparse else v.rows.nbytes
+            for v in chunk.values.values()
+        ]
+        assert info.bytes == sum(stored)
+        start += info.sequences
+    assert start == len(longest)
+
+
+def test_contiguous_arrays_are_not_copied(tmp_path):
+    rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (100, 3))
+    matrix = scipy.sparse.random(100, 8, 0.3, "csr", dtype=np.float32, rng=0)
+    ragged = Value.from_dense(np.arange(200.0), np.arange(0, 202, 2))
+    corpus = ArrayDeserializer(x=rows, m=matrix, r=ragged, chunk_sequences=32)
+    chunk = corpus.read(1)
+    assert chunk["x"].rows.base is not None
+    assert np.shares_memory(chunk["x"].rows, rows)
+    assert chunk["x"].rows.__array_interface__["data"][0] == rows[32:].__array_interface__["data"][0]
+    assert np.shares_memory(chunk["m"].indices, matrix.indices)
+    assert np.shares_memory(chunk["m"].values, matrix.data)
+    assert np.shares_memory(chunk["r"].rows, ragged.rows)
+
+
+def test_torch_tensors_share_memory():
+    torch = pytest.importorskip("torch")
+    x, flags = torch.rand(10, 3), torch.arange(10) > 4
+    corpus = ArrayDeserializer(x=x, flags=flags)
+    x[3] = 7
+    assert corpus.read(0)["x"].rows[3].tolist() == [7, 7, 7]
+    assert corpus.schema["flags"].dtype == np.bool_
+    with pytest.raises(ValueError, match=r"detach\(\).cpu\(\).*stream `x`"):
+        ArrayDeserializer(x=x.requires_grad_())
+    with pytest.raises((TypeError, ValueError), match="stream `x`"):
+        ArrayDeserializer(x=torch.zeros(3, dtype=torch.bfloat16))
+
+
+def test_lists_are_sequences():
+    dense = [np.zeros((2, 3), np.float32), np.ones((1, 3), np.float32), np.zeros((0, 3), np.float32)]
+    sparse = [scipy.sparse.eye(n, 5, format="csr", dtype=np.float64) for n in (1, 4, 2)]
+    corpus = ArrayDeserializer(d=dense, s=sparse, n=[1, 2, 3], t=[[1, 2], [3], []])
+    assert corpus.schema["d"].shape == (3,)
+    assert corpus.schema["s"].dtype == np.float64
+    assert corpus.schema["n"].shape == ()
+    chunk = corpus.read(0)
+    assert [len(a) for a in chunk["d"]] == [2, 1, 0]
+    assert chunk["s"].lengths.tolist() == [1, 4, 2]
+    assert chunk["n"].one_sample_each
+    assert [a.tolist() for a in chunk["t"]] == [[1, 2], [3], []]
+    assert corpus.lengths(np.arange(3)).tolist() == [2, 4, 2]
+
+
+def test_digest_sees_content_and_sizes_and_no_names():
+    rows = np.random.default_rng(0).random((50_000, 4))
+    digest = ArrayDeserializer(x=rows).digest()
+    assert digest == ArrayDeserializer(y=rows.copy(), chunk_sequences=7).digest()
+    assert digest != ArrayDeserializer(x=rows[:-1]).digest()
+    for at in (0, 25_000, 49_999):
+        other = rows.copy()
+        other[at, 0] += 1
+        assert digest != ArrayDeserializer(x=other).digest(), at
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ({}, SchemaError, "at least one stream"),
+        ({"x": np.zeros(3), "y": np.zeros(4)}, SchemaError, "`x` has 3, `y` has 4"),
+        ({"x": np.array(["a"])}, TypeError, "dtype <U1.*class indices.*stream `x`"),
+        ({"x": np.array([object()])}, TypeError, "dtype object.*stream `x`"),
+        ({"x": [["a"], ["b"]]}, TypeError, "stream `x`"),
+        ({"x": np.zeros((0, 3))}, DataError, "at least one sequence, got none in `x`"),
+        ({"x": []}, ValueError, "at least one sequence.*stream `x`"),
+        ({"x": np.float32(1)}, ValueError, "scalar.*stream `x`"),
+        ({"x": {1: 2}}, TypeError, "got dict.*stream `x`"),
+        ({"x": [np.zeros((1, 2)), np.zeros((1, 3))]}, ValueError, "sequence 1.*stream `x`"),
+    ],
+)
+def test_impossible_data_is_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        ArrayDeserializer(data)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="chunk_sequences"):
+        ArrayDeserializer(x=np.zeros(3), chunk_sequences=0)
+    with pytest.raises(SchemaError, match="one of x, got 'z'"):
+        ArrayDeserializer(x=np.zeros(3), defines_size="z")
+    with pytest.raises(SchemaError, match="twice: x"):
+        ArrayDeserializer({"x": np.zeros(3)}, x=np.zeros(3))
+    with pytest.raises(IndexError, match="from 0 to 0, got 1"):
+        ArrayDeserializer(x=np.zeros(3)).read(1)

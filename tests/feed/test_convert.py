@@ -1,0 +1,187 @@
+"""Conversion: any corpus into a store, sequence by sequence the same."""
+
+import mmap
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.data import Chunk, Schema, Stream, Value
+from feedline.errors import DataError, SchemaError
+from feedline.feed.convert import convert, open_corpus
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Unsized
+from tests.feed.formats.corpora import assert_same, corpora, everything
+
+
+class Torn(Deserializer):
+    """Three chunks of four sequences; sequences 1 and 6 are unreadable."""
+
+    schema = Schema({"x": Stream((), "int64")})
+
+    def chunks(self):
+        return [ChunkInfo(4, 4, 32)] * 3
+
+    def read(self, chunk):
+        rows = np.arange(4 * chunk, 4 * chunk + 4)
+        bad = {i: DataError(f"torn {rows[i]}") for i in range(4) if rows[i] in (1, 6)}
+        return Chunk(self.schema, {"x": Value.from_dense(rows)}, bad)
+
+    def digest(self):
+        return "00"
+
+
+class Counted(Torn, Unsized):
+    """The same, its chunk sizes unknown."""
+
+    def chunks(self):
+        raise AssertionError("never called")
+
+    def num_chunks(self):
+        return 3
+
+
+@given(corpora(), st.integers(1, 6))
+@settings(deadline=None, max_examples=40)
+def test_a_converted_corpus_is_the_same(tmp_path_factory, data, chunk_sequences):
+    folder = tmp_path_factory.mktemp("convert")
+    source = ArrayDeserializer(data, chunk_sequences=chunk_sequences)
+    seen = []
+    summary = convert(source, folder / "a", chunk_bytes=100, progress=lambda *at: seen.append(at))
+    store = StoreDeserializer(folder / "a", verify=True)
+    assert_same(everything(store), data)
+    infos = source.chunks()
+    assert summary.sequences == sum(info.sequences for info in infos)
+    assert summary.samples == sum(info.samples for info in infos)
+    assert summary.skipped == 0
+    assert summary.schema == store.schema
+    assert summary.bytes == sum(f.stat().st_size for f in (folder / "a").iterdir() if f.suffix != ".json")
+    total = sum(info.bytes for info in infos)
+    assert [at[0] for at in seen] == np.cumsum([info.bytes for info in infos]).tolist()
+    assert all(at[1] == total for at in seen)
+
+
+@pytest.mark.parametrize("source", [Torn(), Counted()])
+def test_unreadable_sequences(tmp_path, source):
+    with pytest.raises(DataError, match="torn 1"):
+        convert(source, tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+    summary = convert(source, tmp_path / "a", on_error="skip")
+    assert (summary.sequences, summary.skipped) == (10, 2)
+    assert everything(StoreDeserializer(tmp_path / "a"))["x"].rows.tolist() == [
+        0,
+        2,
+        3,
+        4,
+        5,
+        7,
+        8,
+        9,
+        10,
+        11,
+    ]
+
+
+def test_an_existing_destination(tmp_path):
+    source = ArrayDeserializer(x=np.arange(3))
+    convert(source, tmp_path / "a")
+    with pytest.raises(FileExistsError):
+        convert(source, tmp_path / "a")
+    convert(ArrayDeserializer(x=np.arange(5)), tmp_path / "a", overwrite=True)
+    assert len(everything(open_corpus(tmp_path / "a"))["x"]) == 5
+
+
+def test_a_store_over_itself(tmp_path):
+    convert(ArrayDeserializer(x=np.arange(1000)), tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "a", overwrite=True, chunk_bytes=80)
+    store = open_corpus(tmp_path / "a")
+    assert len(store.chunks()) > 10
+    assert everything(store)["x"].rows.tolist() == list(range(1000))
+
+
+def test_csv(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "".join(f"{i},{i}.5,{i % 2}\n" for i in range(100)))
+    seen = []
+    convert(
+        tmp_path / "t.csv",
+        tmp_path / "a",
+        streams={"x": ["a", "b"], "y": "y"},
+        progress=lambda *at: seen.append(at),
+    )
+    got = everything(open_corpus(tmp_path / "a"))
+    assert got["x"].rows[7].tolist() == [7, 7.5]
+    assert got["y"].rows[7] == 1
+    assert seen[-1][1] == (tmp_path / "t.csv").stat().st_size
+    with pytest.raises(DataError, match="convert it first"):
+        open_corpus(tmp_path / "t.csv")
+
+
+def test_paths_of_every_format(tmp_path):
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "both.npz", x=x, y=y)
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / "y.npy", y)
+    np.save(tmp_path / "folder" / "x.npy", x)
+    pq.write_table(pa.table({"y": y}), tmp_path / "y.parquet")
+    convert(tmp_path / "both.npz", tmp_path / "store")
+    for name, streams in (
+        ("x.npy", "x"),
+        ("both.npz", "xy"),
+        ("folder", "xy"),
+        ("store", "xy"),
+        ("y.parquet", "y"),
+    ):
+        corpus = open_corpus(tmp_path / name)
+        assert list(corpus.schema) == list(streams), name
+        assert corpus.name == str(tmp_path / name)
+        got = everything(corpus)
+        for stream in streams:
+            assert np.array_equal(got[stream].rows, {"x": x, "y": y}[stream]), name
+    array = open_corpus(tmp_path / "x.npy").read(0)["x"].rows
+    while isinstance(array, np.ndarray):
+        array = array.base
+    assert isinstance(array, mmap.mmap)
+    assert isinstance(open_corpus(tmp_path / "y.parquet"), ParquetDeserializer)
+
+
+def test_declared_streams_choose_and_are_checked(tmp_path):
+    np.savez(tmp_path / "both.npz", x=np.zeros((3, 2)), y=np.arange(3))
+    convert(tmp_path / "both.npz", tmp_path / "store")
+    for name in ("both.npz", "store"):
+        corpus = open_corpus(tmp_path / name, y=Stream((), "int64"))
+        assert list(corpus.schema) == ["y"]
+        with pytest.raises(SchemaError, match="for stream `x`, got"):
+            open_corpus(tmp_path / name, x=Stream(3, "float64"))
+        with pytest.raises(SchemaError, match="z"):
+            open_corpus(tmp_path / name, z=Stream(3))
+
+
+def test_damaged_arrays(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(1000))
+    good = (tmp_path / "x.npy").read_bytes()
+    for size in (6, 10, 50, 200):
+        (tmp_path / "x.npy").write_bytes(good[:size])
+        with pytest.raises(DataError, match=r"x\.npy"):
+            open_corpus(tmp_path / "x.npy")
+    np.savez(tmp_path / "x.npz", x=np.zeros(10))
+    good = (tmp_path / "x.npz").read_bytes()
+    for size in (10, 100, len(good) - 1):
+        (tmp_path / "x.npz").write_bytes(good[:size])
+        with pytest.raises(DataError, match=r"x\.npz"):
+            open_corpus(tmp_path / "x.npz")
+    np.save(tmp_path / "o.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(DataError, match=r"o\.npy"):
+        open_corpus(tmp_path / "o.npy")
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="'raise' or 'skip'"):
+        convert(Torn(), tmp_path / "a", on_error="ignore")
+    with pytest.raises(ValueError, match="for a path only"):
+        convert(Torn(), tmp_path / "a", streams={"x": Stream()})
