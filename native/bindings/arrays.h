@@ -25,17 +25,35 @@ inline const Numpy& numpy() {
         const nb::module_ module = nb::module_::import_("numpy");
         const nb::object dtype = module.attr("dtype");
         const auto type = [&](const char* name) -> nb::handle { return dtype(name).release(); };
-        return Numpy{nb::object(module.attr("empty")).release(), nb::object(module.attr("ndarray")).release(),
-                     type("int32"), type("int64"), type("uint8"), type("uint32"), type("uint64"), type("bool")};
+        return Numpy{nb::object(module.attr("empty")).release(),
+                     nb::object(module.attr("ndarray")).release(),
+                     type("int32"),
+                     type("int64"),
+                     type("uint8"),
+                     type("uint32"),
+                     type("uint64"),
+                     type("bool")};
     }();
     return once;
+}
+
+template <class T>
+std::string number(T value) {
+    return std::to_string(value);
+}
+
+// Throws one of nanobind's exceptions (they take C strings, messages are built as strings).
+template <auto Error>
+[[noreturn]] void raise(const std::string& message) {
+    throw Error(message.c_str());
 }
 
 inline std::string text(nb::handle object) { return nb::str(object).c_str(); }
 
 // "float32 array of shape (3, 4)", or the type's name where it is no array.
 inline std::string describe(nb::handle object) {
-    if (!nb::isinstance(object, numpy().ndarray)) return text(nb::handle(Py_TYPE(object.ptr())).attr("__name__"));
+    if (!nb::isinstance(object, numpy().ndarray))
+        return text(nb::handle(Py_TYPE(object.ptr())).attr("__name__"));
     return text(object.attr("dtype")) + " array of shape " + text(object.attr("shape")) +
            (nb::cast<bool>(object.attr("flags")["C_CONTIGUOUS"]) ? "" : ", not C-contiguous");
 }
@@ -72,7 +90,8 @@ public:
     enum Type : char { kInt32, kInt64, kUint32 };
 
     // `where` opens the error message: "stream 1 of slot 3".
-    Ints(nb::handle array, const char* name, std::initializer_list<Type> accepted, std::string_view where = {}) {
+    Ints(nb::handle array, const char* name, std::initializer_list<Type> accepted,
+         std::string_view where = {}) {
         if (PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) != 0) {
             PyErr_Clear();
             buffer_.obj = nullptr;
@@ -116,9 +135,8 @@ private:
             types += type == kInt32 ? "int32" : type == kInt64 ? "int64" : "uint32";
         }
         const std::string place = where.empty() ? "" : std::string(where) + ": ";
-        throw nb::type_error((place + "expected a one-dimensional C-contiguous " + types + " array for `" + name +
-                              "`, got " + describe(array))
-                                 .c_str());
+        raise<nb::type_error>(place + "expected a one-dimensional C-contiguous " + types + " array for `" +
+                              name + "`, got " + describe(array));
     }
 
     Py_buffer buffer_;

@@ -18,8 +18,6 @@ static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 
-static std::string number(std::int64_t value) { return std::to_string(value); }
-
 // ---- what a stream is and which chunks are held ---------------------------------------------------------
 
 namespace {
@@ -73,7 +71,8 @@ struct Job {
 
 class Gatherer {
 public:
-    explicit Gatherer(const std::vector<bool>& sparse) : sparse_(sparse), table_(std::make_shared<Table>(sparse)) {
+    explicit Gatherer(const std::vector<bool>& sparse)
+        : sparse_(sparse), table_(std::make_shared<Table>(sparse)) {
         if (sparse.empty()) throw nb::value_error("expected at least one stream, got an empty list");
     }
 
@@ -108,7 +107,7 @@ private:
     }
     void must_hold(std::int64_t slot) const {
         if (!holds(slot))
-            throw nb::index_error(("slot " + number(slot) + " holds no chunk; held: " + text(slots())).c_str());
+            raise<nb::index_error>("slot " + number(slot) + " holds no chunk; held: " + text(slots()));
     }
 
     std::vector<bool> sparse_;
@@ -132,7 +131,7 @@ struct Arrival {
 static void check_bounds(const std::string& where, const char* name, const Ints& bounds, std::int64_t end,
                          const char* unit) {
     const std::string what = where + ": expected `" + name + "` to ";
-    if (bounds.size() == 0) throw nb::value_error((what + "have at least one entry, got none").c_str());
+    if (bounds.size() == 0) raise<nb::value_error>(what + "have at least one entry, got none");
     const std::int64_t* data = bounds.int64();
     const std::size_t n = bounds.size() - 1;
     std::ptrdiff_t fault;
@@ -142,44 +141,42 @@ static void check_bounds(const std::string& where, const char* name, const Ints&
     }
     if (fault < 0) return;
     const auto at = static_cast<std::size_t>(fault);
-    if (at == 0 && data[0] != 0) throw nb::value_error((what + "start at 0, got " + number(data[0])).c_str());
+    if (at == 0 && data[0] != 0) raise<nb::value_error>(what + "start at 0, got " + number(data[0]));
     if (at == n)
-        throw nb::value_error(
-            (what + "end at the number of " + unit + ", " + number(end) + ", got " + number(data[n])).c_str());
-    throw nb::value_error((what + "never fall, got " + number(data[at]) + " then " + number(data[at + 1]) +
-                           " at entries " + number(fault) + " and " + number(fault + 1))
-                              .c_str());
+        raise<nb::value_error>(what + "end at the number of " + unit + ", " + number(end) + ", got " +
+                               number(data[n]));
+    raise<nb::value_error>(what + "never fall, got " + number(data[at]) + " then " + number(data[at + 1]) +
+                           " at entries " + number(fault) + " and " + number(fault + 1));
 }
 
 static nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array) {
     if (!nb::isinstance(array, numpy().ndarray))
-        throw nb::type_error((where + ": expected `" + name + "` to be a numpy array, got " + describe(array)).c_str());
+        raise<nb::type_error>(where + ": expected `" + name + "` to be a numpy array, got " +
+                              describe(array));
     if (!nb::cast<bool>(array.attr("flags")["C_CONTIGUOUS"]))
-        throw nb::value_error((where + ": expected `" + name + "` to be C-contiguous, got " + describe(array) +
-                               "; use numpy.ascontiguousarray")
-                                  .c_str());
+        raise<nb::value_error>(where + ": expected `" + name + "` to be C-contiguous, got " +
+                               describe(array) + "; use numpy.ascontiguousarray");
     if (nb::cast<bool>(array.attr("dtype").attr("hasobject")))
-        throw nb::value_error((where + ": expected a dtype of fixed size for `" + name + "`, got " +
-                               text(array.attr("dtype")))
-                                  .c_str());
+        raise<nb::value_error>(where + ": expected a dtype of fixed size for `" + name + "`, got " +
+                               text(array.attr("dtype")));
     return nb::borrow(array);
 }
 
 static Arrival examine_dense(const std::string& where, nb::tuple value) {
     if (value.size() != 2)
-        throw nb::value_error((where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
-                               number(static_cast<std::int64_t>(value.size())))
-                                  .c_str());
+        raise<nb::value_error>(where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
+                               number(value.size()));
     Arrival arrival;
     const nb::object rows = checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
     if (shape.size() == 0)
-        throw nb::value_error((where + ": expected `rows` to have at least one axis, got " + describe(rows)).c_str());
+        raise<nb::value_error>(where + ": expected `rows` to have at least one axis, got " + describe(rows));
     arrival.dtype = rows.attr("dtype");
     arrival.row_shape = shape.attr("__getitem__")(nb::slice(nb::int_(1), nb::none(), nb::none()));
     arrival.dense.num_rows = nb::cast<std::int64_t>(shape[0]);
     arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
-    for (std::size_t axis = 1; axis < shape.size(); ++axis) arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
+    for (std::size_t axis = 1; axis < shape.size(); ++axis)
+        arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
     arrival.dense.rows = memory(rows);
     arrival.sequences = arrival.dense.num_rows;
     if (!value[1].is_none()) {
@@ -193,10 +190,9 @@ static Arrival examine_dense(const std::string& where, nb::tuple value) {
 
 static Arrival examine_sparse(const std::string& where, nb::tuple value) {
     if (value.size() != 4)
-        throw nb::value_error(
-            (where + ": expected (indptr, indices, values, offsets) for a sparse stream, got a tuple of " +
-             number(static_cast<std::int64_t>(value.size())))
-                .c_str());
+        raise<nb::value_error>(
+            where + ": expected (indptr, indices, values, offsets) for a sparse stream, got a tuple of " +
+            number(value.size()));
     Arrival arrival;
     const nb::object values = checked_ndarray(where, "values", value[2]);
     arrival.dtype = values.attr("dtype");
@@ -206,17 +202,14 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
                           nb::cast<bool>(arrival.dtype.attr("isnative")) &&
                           (arrival.item_bytes == 4 || arrival.item_bytes == 8);
     if (!is_float || nb::cast<int>(values.attr("ndim")) != 1)
-        throw nb::value_error((where + ": expected one-dimensional float32 or float64 `values`, got " +
-                               describe(values))
-                                  .c_str());
+        raise<nb::value_error>(where + ": expected one-dimensional float32 or float64 `values`, got " +
+                               describe(values));
     arrival.sparse.values = memory(values);
     arrival.sparse.num_values = nb::cast<std::int64_t>(values.attr("size"));
     const Ints indices(value[1], "indices", {Ints::kInt32}, where);
     if (static_cast<std::int64_t>(indices.size()) != arrival.sparse.num_values)
-        throw nb::value_error((where + ": expected as many `indices` as `values`, " +
-                               number(arrival.sparse.num_values) + ", got " +
-                               number(static_cast<std::int64_t>(indices.size())))
-                                  .c_str());
+        raise<nb::value_error>(where + ": expected as many `indices` as `values`, " +
+                               number(arrival.sparse.num_values) + ", got " + number(indices.size()));
     arrival.sparse.indices = indices.int32();
     const Ints indptr(value[0], "indptr", {Ints::kInt64}, where);
     check_bounds(where, "indptr", indptr, arrival.sparse.num_values, "values");
@@ -233,20 +226,18 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
 }
 
 void Gatherer::add(std::int64_t slot, nb::sequence values) {
-    const auto count = [](std::size_t n) { return number(static_cast<std::int64_t>(n)); };
     if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
-        throw nb::value_error(("expected 0 <= slot < 2**24, got " + number(slot)).c_str());
+        raise<nb::value_error>("expected 0 <= slot < 2**24, got " + number(slot));
     if (nb::len(values) != sparse_.size())
-        throw nb::value_error(("slot " + number(slot) + ": expected " + count(sparse_.size()) + " streams, got " +
-                               count(nb::len(values)))
-                                  .c_str());
-    const auto where = [&](std::size_t s) { return "stream " + count(s) + " of slot " + number(slot); };
+        raise<nb::value_error>("slot " + number(slot) + ": expected " + number(sparse_.size()) +
+                               " streams, got " + number(nb::len(values)));
+    const auto where = [&](std::size_t s) { return "stream " + number(s) + " of slot " + number(slot); };
     std::vector<Arrival> arrivals;
     std::vector<nb::object> owners;
     for (std::size_t s = 0; s < sparse_.size(); ++s) {
         const nb::object item = values[s];
         if (!nb::isinstance<nb::tuple>(item))
-            throw nb::type_error((where(s) + ": expected a tuple, got " + describe(item)).c_str());
+            raise<nb::type_error>(where(s) + ": expected a tuple, got " + describe(item));
         const nb::tuple value(item);
         arrivals.push_back(sparse_[s] ? examine_sparse(where(s), value) : examine_dense(where(s), value));
         for (const nb::handle array : value)
@@ -255,22 +246,19 @@ void Gatherer::add(std::int64_t slot, nb::sequence values) {
 
     // The examination lets other threads run, so the table is looked at only now, and in one go.
     if (holds(slot))
-        throw nb::value_error(("slot " + number(slot) + " already holds a chunk; remove it first").c_str());
+        raise<nb::value_error>("slot " + number(slot) + " already holds a chunk; remove it first");
     for (std::size_t s = 0; s < sparse_.size(); ++s) {
         const Stream& stream = table_->streams[s];
         const Arrival& arrival = arrivals[s];
         if (stream.known && !arrival.dtype.equal(stream.dtype))
-            throw nb::value_error((where(s) + ": expected dtype " + text(stream.dtype) + " as in earlier slots, got " +
-                                   text(arrival.dtype))
-                                      .c_str());
+            raise<nb::value_error>(where(s) + ": expected dtype " + text(stream.dtype) +
+                                   " as in earlier slots, got " + text(arrival.dtype));
         if (stream.known && !arrival.row_shape.equal(stream.row_shape))
-            throw nb::value_error((where(s) + ": expected rows of shape " + text(stream.row_shape) +
-                                   " as in earlier slots, got " + text(arrival.row_shape))
-                                      .c_str());
+            raise<nb::value_error>(where(s) + ": expected rows of shape " + text(stream.row_shape) +
+                                   " as in earlier slots, got " + text(arrival.row_shape));
         if (arrival.sequences != arrivals[0].sequences)
-            throw nb::value_error((where(s) + ": expected " + number(arrivals[0].sequences) +
-                                   " sequences as in stream 0, got " + number(arrival.sequences))
-                                      .c_str());
+            raise<nb::value_error>(where(s) + ": expected " + number(arrivals[0].sequences) +
+                                   " sequences as in stream 0, got " + number(arrival.sequences));
     }
 
     // From here on nothing but memory can fail, and room is made before anything is set.
@@ -343,11 +331,9 @@ std::int64_t Gatherer::sequences(std::int64_t slot) const {
     const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[place];
     const std::string where = "place " + number(place) + ": expected ";
     if (slot >= table.held.size() || !table.held[slot])
-        throw nb::index_error(
-            (where + "a slot that holds a chunk, got slot " + number(static_cast<std::int64_t>(slot))).c_str());
-    throw nb::index_error((where + "an index from 0 to below " + number(table.sequences[slot]) + " in slot " +
-                           number(static_cast<std::int64_t>(slot)) + ", got " + number(picks.index[place]))
-                              .c_str());
+        raise<nb::index_error>(where + "a slot that holds a chunk, got slot " + number(slot));
+    raise<nb::index_error>(where + "an index from 0 to below " + number(table.sequences[slot]) + " in slot " +
+                           number(slot) + ", got " + number(picks.index[place]));
 }
 
 // numpy.empty((n, *row_shape), dtype)
@@ -367,7 +353,8 @@ static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb
 
 static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size_t threads) {
     const auto part = [&](std::size_t k) {
-        for (const Job& job : jobs) job.copy(picks, picks.count * k / threads, picks.count * (k + 1) / threads);
+        for (const Job& job : jobs)
+            job.copy(picks, picks.count * k / threads, picks.count * (k + 1) / threads);
     };
     // Threads live for one call: nothing is left behind for a fork to break.
     std::vector<std::thread> helpers;
@@ -384,17 +371,16 @@ static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size
 }
 
 nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
-    if (threads < 1) throw nb::value_error(("expected threads >= 1, got " + number(threads)).c_str());
+    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
     const Ints indices(index, "index", {Ints::kInt64});
     std::unique_ptr<Ints> slot_numbers;
     Picks picks{nullptr, indices.int64(), indices.size()};
     if (!slots.is_none()) {
-        slot_numbers = std::make_unique<Ints>(slots, "slots", std::initializer_list<Ints::Type>{Ints::kUint32});
+        slot_numbers =
+            std::make_unique<Ints>(slots, "slots", std::initializer_list<Ints::Type>{Ints::kUint32});
         if (slot_numbers->size() != picks.count)
-            throw nb::value_error(("expected `slots` and `index` of equal length, got " +
-                                   number(static_cast<std::int64_t>(slot_numbers->size())) + " and " +
-                                   number(static_cast<std::int64_t>(picks.count)))
-                                      .c_str());
+            raise<nb::value_error>("expected `slots` and `index` of equal length, got " +
+                                   number(slot_numbers->size()) + " and " + number(picks.count));
         picks.slots = slot_numbers->uint32();
     }
     const std::shared_ptr<const Table> table = table_;
@@ -427,14 +413,15 @@ nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threa
             job.offsets = data_of<std::int64_t>(offsets);
         }
         const auto refuse_source = [&](std::ptrdiff_t fault) {
-            throw nb::value_error(("stream " + number(static_cast<std::int64_t>(s)) + ", place " + number(fault) +
-                                   ": expected the chunk's offsets to stay as they were when it was added, and the "
-                                   "total below 2**63; got an impossible range")
-                                      .c_str());
+            raise<nb::value_error>(
+                "stream " + number(s) + ", place " + number(fault) +
+                ": expected the chunk's offsets to stay as they were when it was added, and the "
+                "total below 2**63; got an impossible range");
         };
         if (stream.sparse) {
             job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
-            const SparseTotals totals = plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
+            const SparseTotals totals =
+                plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
             if (totals.fault >= 0) refuse_source(totals.fault);
             const nb::object indptr = new_array(static_cast<std::size_t>(totals.rows) + 1, numpy().int64);
             const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
@@ -478,20 +465,19 @@ static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, st
     const nb::tuple shape(packed.attr("shape"));
     const nb::object dtype = packed.attr("dtype");
     if (shape.size() == 0)
-        throw nb::value_error(("pad: expected `rows` to have at least one axis, got " + describe(packed)).c_str());
+        raise<nb::value_error>("pad: expected `rows` to have at least one axis, got " + describe(packed));
     if (!nb::object(filler.attr("dtype")).equal(dtype) || nb::cast<std::int64_t>(filler.attr("size")) != 1)
-        throw nb::value_error(("pad: expected `fill` to be one " + text(dtype) + " value in an array, got " +
-                               describe(filler))
-                                  .c_str());
+        raise<nb::value_error>("pad: expected `fill` to be one " + text(dtype) + " value in an array, got " +
+                               describe(filler));
     const Ints bounds(offsets, "offsets", {Ints::kInt64}, "pad");
     check_bounds("pad", "offsets", bounds, nb::cast<std::int64_t>(shape[0]), "rows");
     const std::size_t n = bounds.size() - 1;
     std::int64_t longest = 0;
-    for (std::size_t i = 0; i < n; ++i) longest = std::max(longest, bounds.int64()[i + 1] - bounds.int64()[i]);
+    for (std::size_t i = 0; i < n; ++i)
+        longest = std::max(longest, bounds.int64()[i + 1] - bounds.int64()[i]);
     if (length < -1 || (length >= 0 && length < longest))
-        throw nb::value_error(("pad: expected a length of at least the longest sequence, " + number(longest) +
-                               ", or -1 for that, got " + number(length))
-                                  .c_str());
+        raise<nb::value_error>("pad: expected a length of at least the longest sequence, " + number(longest) +
+                               ", or -1 for that, got " + number(length));
     if (length < 0) length = longest;
 
     nb::list padded_shape;
@@ -512,7 +498,8 @@ static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, st
     bool* real = data_of<bool>(mask);
     {
         nb::gil_scoped_release released;
-        pad(from, bounds.int64(), n, row_bytes, element, element_bytes, static_cast<std::size_t>(length), to, real);
+        pad(from, bounds.int64(), n, row_bytes, element, element_bytes, static_cast<std::size_t>(length), to,
+            real);
     }
     return nb::make_tuple(out, mask);
 }
@@ -534,10 +521,11 @@ void bind_gather(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
-    nb::class_<Gatherer>(m, "Gatherer", nb::type_slots(slots),
-                         "Resident chunks by slot, and one-call copies of chosen sequences out of them.\n\n"
-                         "streams: for each stream, whether it is sparse. Holds references to the arrays added,\n"
-                         "copies nothing until gather().")
+    nb::class_<Gatherer>(
+        m, "Gatherer", nb::type_slots(slots),
+        "Resident chunks by slot, and one-call copies of chosen sequences out of them.\n\n"
+        "streams: for each stream, whether it is sparse. Holds references to the arrays added,\n"
+        "copies nothing until gather().")
         .def(
             "__init__",
             [](Gatherer* self, nb::sequence streams) {
@@ -548,25 +536,29 @@ void bind_gather(nb::module_& m) {
             "streams"_a)
         .def("add", &Gatherer::add, "slot"_a, "streams"_a,
              "Hold a chunk in a vacant slot (0 <= slot < 2**24).\n\n"
-             "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of fixed size;\n"
-             "sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz], offsets). offsets is\n"
-             "int64[sequences + 1], or None for one row a sequence. All arrays C-contiguous, read-only allowed.\n"
-             "Offsets and indptr are checked here; indices are not. ValueError or TypeError names the stream;\n"
-             "then nothing was changed.")
+             "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of\n"
+             "fixed size; sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz],\n"
+             "offsets). offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
+             "C-contiguous, read-only allowed. Offsets and indptr are checked here; indices are not.\n"
+             "ValueError or TypeError names the stream; then nothing was changed.")
         .def("remove", &Gatherer::remove, "slot"_a,
-             "Let go of a slot's chunk. A gather under way in another thread keeps it until done. IndexError if\n"
-             "vacant.")
+             "Let go of a slot's chunk. A gather under way in another thread keeps it until done.\n"
+             "IndexError if vacant.")
         .def("clear", &Gatherer::clear, "Let go of all chunks, and of the dtypes and shapes they fixed.")
         .def_prop_ro("slots", &Gatherer::slots, "Slots that hold a chunk, ascending.")
-        .def("sequences", &Gatherer::sequences, "slot"_a, "Number of sequences in a slot's chunk. IndexError if vacant.")
+        .def("sequences", &Gatherer::sequences, "slot"_a,
+             "Number of sequences in a slot's chunk. IndexError if vacant.")
         .def("gather", &Gatherer::gather, "slots"_a.none(), "index"_a.none(), "threads"_a = 1,
-             "Copy sequence index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0) to place i, all streams.\n\n"
-             "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr, indices, values,\n"
-             "offsets); offsets is None where every chunk involved has one row a sequence. Copies above 1 MiB use\n"
-             "up to `threads` threads; above 16 KiB they release the GIL. IndexError for a bad slot or index, before\n"
-             "anything is copied.");
+             "Copy sequence index[i] (int64[n]) of slot slots[i] (uint32[n]; None: slot 0) to place i,\n"
+             "all streams.\n\n"
+             "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
+             "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
+             "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
+             "GIL. IndexError for a bad slot or index, before anything is copied.");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
-          "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row is real.\n\n"
-          "rows (N, *shape), offsets int64[n + 1], fill: an array of one element of the same dtype. T = length, or\n"
-          "the longest sequence for -1. ValueError if length is shorter than that, or offsets do not fit.");
+          "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
+          "is real.\n\n"
+          "rows (N, *shape), offsets int64[n + 1], fill: an array of one element of the same dtype. T =\n"
+          "length, or the longest sequence for -1. ValueError if length is shorter than that, or offsets\n"
+          "do not fit.");
 }

@@ -10,18 +10,18 @@ using namespace feedline;
 using namespace feedline::bindings;
 using namespace nb::literals;
 
-static std::string number(std::uint64_t value) { return std::to_string(value); }
-
 static std::uint64_t py_hash_key(nb::sequence words) {
     std::vector<std::uint64_t> values;
     for (nb::handle word : words) {
-        const std::uint64_t value = PyLong_AsUnsignedLongLong(word.ptr());
+        // Anything that counts as an integer, numpy's included.
+        const nb::object integer = nb::steal(PyNumber_Index(word.ptr()));
+        const std::uint64_t value = integer.is_valid() ? PyLong_AsUnsignedLongLong(integer.ptr()) : 0;
         if (PyErr_Occurred()) {
             nb::python_error cause;
             const std::string message = "expected integers from 0 to 2**64-1 in `words`, got " +
                                         text(nb::repr(word)) + " at " + number(values.size());
-            if (cause.matches(PyExc_OverflowError)) throw nb::value_error(message.c_str());
-            throw nb::type_error(message.c_str());
+            if (cause.matches(PyExc_OverflowError)) raise<nb::value_error>(message);
+            raise<nb::type_error>(message);
         }
         values.push_back(value);
     }
@@ -30,9 +30,8 @@ static std::uint64_t py_hash_key(nb::sequence words) {
 
 static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
     if (n > std::numeric_limits<std::uint32_t>::max())
-        throw nb::value_error(("expected n < 2**32 for fisher_yates, got " + number(n) +
-                               "; larger orders are feistel's")
-                                  .c_str());
+        raise<nb::value_error>("expected n < 2**32 for fisher_yates, got " + number(n) +
+                               "; larger orders are feistel's");
     nb::object out = new_array(n, numpy().uint32);
     auto* data = data_of<std::uint32_t>(out);
     nb::gil_scoped_release released;
@@ -42,11 +41,10 @@ static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
 
 static nb::object py_feistel(std::uint64_t key, std::uint64_t n, std::uint64_t first, std::uint64_t count) {
     if (n < 1 || n > kFeistelLimit)
-        throw nb::value_error(("expected 1 <= n <= 2**40 for feistel, got " + number(n)).c_str());
+        raise<nb::value_error>("expected 1 <= n <= 2**40 for feistel, got " + number(n));
     if (first > n || count > n - first)
-        throw nb::value_error(("expected first + count <= n = " + number(n) + ", got first = " + number(first) +
-                               ", count = " + number(count))
-                                  .c_str());
+        raise<nb::value_error>("expected first + count <= n = " + number(n) +
+                               ", got first = " + number(first) + ", count = " + number(count));
     nb::object out = new_array(count, numpy().int64);
     auto* data = data_of<std::int64_t>(out);
     nb::gil_scoped_release released;
@@ -67,9 +65,8 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
     const Ints begins(starts, "starts", {Ints::kInt64});
     const Ints places(t, "t", {Ints::kInt64, Ints::kUint32});
     if (begins.size() < 1 || begins.size() - 1 > std::numeric_limits<std::uint32_t>::max())
-        throw nb::value_error(("expected slots + 1 numbers in `starts` with 1 <= slots + 1 <= 2**32, got " +
-                               number(begins.size()))
-                                  .c_str());
+        raise<nb::value_error>("expected slots + 1 numbers in `starts` with 1 <= slots + 1 <= 2**32, got " +
+                               number(begins.size()));
     const std::size_t slots = begins.size() - 1;
     nb::object slot = new_array(places.size(), numpy().uint32);
     nb::object index = new_array(places.size(), numpy().int64);
@@ -83,12 +80,12 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
                       : locate(begins.int64(), slots, places.uint32(), places.size(), slot_data, index_data);
     }
     if (outside >= 0) {
-        const std::int64_t got = places.type() == Ints::kInt64 ? places.int64()[outside]
-                                                               : static_cast<std::int64_t>(places.uint32()[outside]);
-        throw nb::index_error(("expected places from " + std::to_string(begins.int64()[0]) + " to below " +
-                               std::to_string(begins.int64()[slots]) + ", got t[" + std::to_string(outside) +
-                               "] = " + std::to_string(got))
-                                  .c_str());
+        const std::int64_t got = places.type() == Ints::kInt64
+                                     ? places.int64()[outside]
+                                     : static_cast<std::int64_t>(places.uint32()[outside]);
+        raise<nb::index_error>("expected places from " + number(begins.int64()[0]) + " to below " +
+                               number(begins.int64()[slots]) + ", got t[" + number(outside) +
+                               "] = " + number(got));
     }
     return nb::make_tuple(slot, index);
 }
@@ -108,21 +105,18 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
     const Ints end(window_end, "window_end", {Ints::kInt64});
     const std::size_t chunks = sizes.size();
     if (begin.size() != chunks || end.size() != chunks)
-        throw nb::value_error(("expected counts, window_begin and window_end of equal length, got " +
-                               number(chunks) + ", " + number(begin.size()) + " and " + number(end.size()))
-                                  .c_str());
+        raise<nb::value_error>("expected counts, window_begin and window_end of equal length, got " +
+                               number(chunks) + ", " + number(begin.size()) + " and " + number(end.size()));
     std::int64_t total = 0;
     for (std::size_t c = 0; c < chunks; ++c) {
         if (sizes.int64()[c] < 0 || __builtin_add_overflow(total, sizes.int64()[c], &total))
-            throw nb::value_error(("expected counts >= 0 with a sum below 2**63, got counts[" + number(c) + "] = " +
-                                   std::to_string(sizes.int64()[c]))
-                                      .c_str());
+            raise<nb::value_error>("expected counts >= 0 with a sum below 2**63, got counts[" + number(c) +
+                                   "] = " + number(sizes.int64()[c]));
     }
     if (const std::ptrdiff_t c = cntk_windows_fault(begin.int64(), end.int64(), chunks); c >= 0)
-        throw nb::value_error(("expected window_begin[c] <= c < window_end[c] <= " + number(chunks) +
-                               ", both ascending, got [" + std::to_string(begin.int64()[c]) + ", " +
-                               std::to_string(end.int64()[c]) + ") for c = " + std::to_string(c))
-                                  .c_str());
+        raise<nb::value_error>("expected window_begin[c] <= c < window_end[c] <= " + number(chunks) +
+                               ", both ascending, got [" + number(begin.int64()[c]) + ", " +
+                               number(end.int64()[c]) + ") for c = " + number(c));
     nb::object out = new_array(static_cast<std::size_t>(total), numpy().int64);
     auto* data = data_of<std::int64_t>(out);
     nb::gil_scoped_release released;
@@ -136,7 +130,8 @@ void bind_order(nb::module_& m) {
     m.def("fisher_yates", &py_fisher_yates, "key"_a, "n"_a,
           "A permutation of 0 … n-1, uint32[n], for n < 2**32. ValueError above.");
     m.def("feistel", &py_feistel, "key"_a, "n"_a, "first"_a, "count"_a,
-          "Images of first … first+count-1 under a permutation of 0 … n-1 that is never stored, int64[count].\n\n"
+          "Images of first … first+count-1 under a permutation of 0 … n-1 that is never stored,\n"
+          "int64[count].\n\n"
           "1 <= n <= 2**40 and first + count <= n, else ValueError.");
     m.def("fingerprint", &py_fingerprint, "h"_a, "ordinals"_a.none(),
           "Running order fingerprints, uint64[n], after each of ordinals (int64[n]), starting from h.");
@@ -145,9 +140,10 @@ void bind_order(nb::module_& m) {
           "starts: int64[slots + 1], ascending, the end last. IndexError where t lies outside.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
           "CNTK 2.7's order of chunks in a sweep, int64[chunks]; seed is the source's seed plus the sweep.");
-    m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a.none(), "window_begin"_a.none(),
-          "window_end"_a.none(),
-          "CNTK 2.7's order of sequences in a sweep, int64[sum(counts)]: home position of the sequence at t.\n\n"
-          "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must hold its\n"
-          "own position, and windows must ascend, else ValueError.");
+    m.def("cntk_sequence_order", &py_cntk_sequence_order, "seed"_a, "counts"_a.none(),
+          "window_begin"_a.none(), "window_end"_a.none(),
+          "CNTK 2.7's order of sequences in a sweep, int64[sum(counts)]: home position of the sequence\n"
+          "at t.\n\n"
+          "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must\n"
+          "hold its own position, and windows must ascend, else ValueError.");
 }

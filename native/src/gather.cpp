@@ -42,7 +42,8 @@ std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences,
         const std::int64_t last = (num_slots == 0 ? 0 : sequences[0]) - 1;
         for (std::size_t i = 0; i < picks.count; ++i) {
             const std::int64_t index = picks.index[i];
-            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(index));
+            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) -
+                                                       static_cast<std::uint64_t>(index));
         }
     } else {
         std::uint32_t top = 0;
@@ -51,7 +52,8 @@ std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences,
         for (std::size_t i = 0; signs >= 0 && i < picks.count; ++i) {
             const std::int64_t index = picks.index[i];
             const std::int64_t last = sequences[picks.slots[i]] - 1;
-            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(index));
+            signs |= index | static_cast<std::int64_t>(static_cast<std::uint64_t>(last) -
+                                                       static_cast<std::uint64_t>(index));
         }
     }
     if (signs >= 0) return -1;
@@ -67,10 +69,12 @@ static inline void addresses(const Picks& picks, const DenseSource* sources, std
                              std::size_t begin, std::size_t n, const std::byte** from) {
     if (picks.slots == nullptr) {
         const std::byte* base = sources[0].rows;
-        for (std::size_t i = 0; i < n; ++i) from[i] = base + static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
+        for (std::size_t i = 0; i < n; ++i)
+            from[i] = base + static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
     } else {
         for (std::size_t i = 0; i < n; ++i)
-            from[i] = sources[picks.slots[begin + i]].rows + static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
+            from[i] = sources[picks.slots[begin + i]].rows +
+                      static_cast<std::size_t>(picks.index[begin + i]) * row_bytes;
     }
 }
 
@@ -144,7 +148,8 @@ static inline void prefetch_offsets(const Picks& picks, const Source* sources, s
 
 // Rows [first, last) of a pick; false if the source's offsets lead outside its rows.
 template <class Source>
-static inline bool rows_of(const Source& source, std::int64_t index, std::int64_t& first, std::int64_t& last) {
+static inline bool rows_of(const Source& source, std::int64_t index, std::int64_t& first,
+                           std::int64_t& last) {
     if (source.offsets == nullptr) {
         first = index;
         last = index + 1;
@@ -164,7 +169,8 @@ std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::
         prefetch_offsets(picks, sources, i + kAheadOffsets);
         const DenseSource& source = sources[slot_of(picks, i)];
         std::int64_t first, last;
-        if (!rows_of(source, picks.index[i], first, last) || __builtin_add_overflow(total, last - first, &total))
+        if (!rows_of(source, picks.index[i], first, last) ||
+            __builtin_add_overflow(total, last - first, &total))
             return static_cast<std::ptrdiff_t>(i);
         from[i] = source.rows + static_cast<std::size_t>(first) * row_bytes;
         out_offsets[i + 1] = total;
@@ -189,8 +195,8 @@ void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, 
 
 // ---- CSR ------------------------------------------------------------------------------------------------
 
-SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes, SparseRun* runs,
-                         std::int64_t* out_offsets) {
+SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes,
+                         SparseRun* runs, std::int64_t* out_offsets) {
     // Two dependent look-ups a sequence (offsets, then indptr): each has its own distance.
     const auto prefetch_indptr = [&](std::size_t i) {
         if (i >= picks.count) return;
@@ -213,9 +219,15 @@ SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::s
         if (first_value < 0 || first_value > last_value || last_value > source.num_values)
             return {0, 0, static_cast<std::ptrdiff_t>(i)};
         const std::int64_t count = last_value - first_value;
-        runs[i] = {source.indptr + first, source.indices + first_value,
-                   source.values + static_cast<std::size_t>(first_value) * value_bytes, first_value, count, rows, values};
-        if (__builtin_add_overflow(rows, last - first, &rows) || __builtin_add_overflow(values, count, &values))
+        runs[i] = {source.indptr + first,
+                   source.indices + first_value,
+                   source.values + static_cast<std::size_t>(first_value) * value_bytes,
+                   first_value,
+                   count,
+                   rows,
+                   values};
+        if (__builtin_add_overflow(rows, last - first, &rows) ||
+            __builtin_add_overflow(values, count, &values))
             return {0, 0, static_cast<std::ptrdiff_t>(i)};
         if (out_offsets != nullptr) out_offsets[i + 1] = rows;
     }
@@ -223,8 +235,8 @@ SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::s
     return {rows, values, -1};
 }
 
-void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr, std::int32_t* out_indices,
-                 std::byte* out_values, std::size_t begin, std::size_t end) {
+void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr,
+                 std::int32_t* out_indices, std::byte* out_values, std::size_t begin, std::size_t end) {
     const auto prefetch_run = [&](std::size_t i) {
         const SparseRun& run = runs[i];
         const auto count = static_cast<std::size_t>(run.num_values);
@@ -257,7 +269,8 @@ static void fill_with(std::byte* out, std::size_t bytes, const std::byte* fill) 
     for (std::size_t at = 0; at < bytes; at += sizeof value) std::memcpy(out + at, &value, sizeof value);
 }
 
-static void fill_elements(std::byte* out, std::size_t bytes, const std::byte* fill, std::size_t element_bytes) {
+static void fill_elements(std::byte* out, std::size_t bytes, const std::byte* fill,
+                          std::size_t element_bytes) {
     if (bytes == 0) return;
     if (std::all_of(fill, fill + element_bytes, [&](std::byte b) { return b == fill[0]; })) {
         std::memset(out, static_cast<int>(fill[0]), bytes);
@@ -268,7 +281,8 @@ static void fill_elements(std::byte* out, std::size_t bytes, const std::byte* fi
         case 4: return fill_with<std::uint32_t>(out, bytes, fill);
         case 8: return fill_with<std::uint64_t>(out, bytes, fill);
         default:
-            for (std::size_t at = 0; at < bytes; at += element_bytes) std::memcpy(out + at, fill, element_bytes);
+            for (std::size_t at = 0; at < bytes; at += element_bytes)
+                std::memcpy(out + at, fill, element_bytes);
     }
 }
 

@@ -176,8 +176,8 @@ static std::ptrdiff_t locate_any(const std::int64_t* starts, std::size_t slots, 
         }
         return -1;
     }
-    // Every search takes the same steps, and each is an addition of 0 or `half`, never a branch: what a branch
-    // would guess is random. A group's searches go side by side, so their loads do not wait for each other.
+    // Every search takes the same steps, and each is an addition of 0 or `half`, never a branch: what a
+    // branch would guess is random. Searches of a group go side by side: their loads do not wait in line.
     const auto search = [&](std::size_t k, auto group) {
         constexpr std::size_t kGroup = decltype(group)::value;
         std::size_t base[kGroup] = {};
@@ -207,8 +207,8 @@ std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::
     return locate_any(starts, slots, t, count, slot, index);
 }
 
-std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t, std::size_t count,
-                      std::uint32_t* slot, std::int64_t* index) {
+std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t,
+                      std::size_t count, std::uint32_t* slot, std::int64_t* index) {
     return locate_any(starts, slots, t, count, slot, index);
 }
 

@@ -14,7 +14,8 @@ static inline __m256i scramble(__m256i v, __m256i key) {
     return _mm256_xor_si256(z, _mm256_srli_epi32(z, 16));
 }
 
-void feistel_rounds_avx2(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo, std::size_t count) {
+void feistel_rounds_avx2(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo,
+                         std::size_t count) {
     const __m256i mask_hi = _mm256_set1_epi32(static_cast<int>(rounds.mask_hi));
     const __m256i mask_lo = _mm256_set1_epi32(static_cast<int>(rounds.mask_lo));
     __m256i key[6];

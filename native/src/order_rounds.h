@@ -18,7 +18,9 @@ struct FeistelRounds {
 };
 
 // In place on hi[count] and lo[count]; count is a multiple of kFeistelLanes.
-void feistel_rounds_portable(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo, std::size_t count);
-void feistel_rounds_avx2(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo, std::size_t count);
+void feistel_rounds_portable(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo,
+                             std::size_t count);
+void feistel_rounds_avx2(const FeistelRounds& rounds, std::uint32_t* hi, std::uint32_t* lo,
+                         std::size_t count);
 
 }  // namespace feedline

@@ -14,22 +14,26 @@
 
 using namespace feedline;
 
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);     \
-            std::exit(1);                                                            \
-        }                                                                            \
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                        \
+        }                                                                        \
     } while (false)
 
 static std::mt19937_64 rng(7);
-static std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(n)); }
+static std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(n));
+}
 
 // Memory of exactly n elements; a vector may own more than it shows.
 template <class T>
 struct Exact {
     explicit Exact(std::size_t n) : size(n), data(new T[n]()) {}
-    explicit Exact(const std::vector<T>& from) : Exact(from.size()) { std::copy(from.begin(), from.end(), get()); }
+    explicit Exact(const std::vector<T>& from) : Exact(from.size()) {
+        std::copy(from.begin(), from.end(), get());
+    }
     T* get() const { return data.get(); }
     T& operator[](std::size_t i) const { return data[i]; }
     std::size_t size;
@@ -63,7 +67,8 @@ static void test_permutations() {
     fisher_yates(0, 0, nullptr);
     Exact<std::int64_t> far(999);
     feistel(5, kFeistelLimit, kFeistelLimit - 999, 999, far.get());
-    for (std::size_t i = 0; i < far.size; ++i) CHECK(0 <= far[i] && far[i] < static_cast<std::int64_t>(kFeistelLimit));
+    for (std::size_t i = 0; i < far.size; ++i)
+        CHECK(0 <= far[i] && far[i] < static_cast<std::int64_t>(kFeistelLimit));
 }
 
 static void test_cntk() {
@@ -102,13 +107,15 @@ static void test_locate() {
         }
         if (n != 0) {
             t[n - 1] = end;
-            CHECK(locate(starts.get(), slots, t.get(), n, slot.get(), index.get()) == static_cast<std::ptrdiff_t>(n) - 1);
+            CHECK(locate(starts.get(), slots, t.get(), n, slot.get(), index.get()) ==
+                  static_cast<std::ptrdiff_t>(n) - 1);
         }
     }
 }
 
 static void test_gather() {
-    for (const std::size_t row_bytes : {0u, 1u, 4u, 5u, 8u, 12u, 16u, 24u, 64u, 100u, 256u, 260u, 700u, 3136u}) {
+    for (const std::size_t row_bytes :
+         {0u, 1u, 4u, 5u, 8u, 12u, 16u, 24u, 64u, 100u, 256u, 260u, 700u, 3136u}) {
         for (int round = 0; round < 8; ++round) {
             const std::size_t num_slots = 3;
             std::vector<Exact<std::int64_t>> offsets;
@@ -120,7 +127,8 @@ static void test_gather() {
                 offsets.push_back(random_bounds(static_cast<std::size_t>(sequences[s]), 3));
                 const std::int64_t total = std::max(offsets[s][offsets[s].size - 1], sequences[s]);
                 rows.emplace_back(static_cast<std::size_t>(total) * row_bytes);
-                for (std::size_t b = 0; b < rows[s].size; ++b) rows[s][b] = static_cast<std::byte>(below(256));
+                for (std::size_t b = 0; b < rows[s].size; ++b)
+                    rows[s][b] = static_cast<std::byte>(below(256));
                 fixed[s] = {rows[s].get(), nullptr, total};
                 // One slot stays without offsets: ragged and fixed chunks of a stream may be mixed.
                 ragged[s] = {rows[s].get(), s == 2 ? nullptr : offsets[s].get(), total};
@@ -141,7 +149,8 @@ static void test_gather() {
             copy_rows(picks, fixed, row_bytes, out.get(), n / 2, n);
             for (std::size_t i = 0; i < n && row_bytes != 0; ++i)
                 CHECK(std::memcmp(out.get() + i * row_bytes,
-                                  rows[slots[i]].get() + static_cast<std::size_t>(index[i]) * row_bytes, row_bytes) == 0);
+                                  rows[slots[i]].get() + static_cast<std::size_t>(index[i]) * row_bytes,
+                                  row_bytes) == 0);
 
             Exact<const std::byte*> from(n);
             Exact<std::int64_t> out_offsets(n + 1);
@@ -161,7 +170,8 @@ static void test_gather() {
 
             if (n != 0) {
                 const std::int64_t kept = index[n - 1];
-                for (const std::int64_t bad : {std::int64_t{-1}, sequences[slots[n - 1]], INT64_MAX, INT64_MIN}) {
+                for (const std::int64_t bad :
+                     {std::int64_t{-1}, sequences[slots[n - 1]], INT64_MAX, INT64_MIN}) {
                     index[n - 1] = bad;
                     CHECK(first_bad_pick(picks, sequences, num_slots) == static_cast<std::ptrdiff_t>(n) - 1);
                 }
@@ -186,14 +196,19 @@ static void test_sparse() {
             indices[k] = static_cast<std::int32_t>(k);
             values[k] = static_cast<double>(k) / 3;
         }
-        const SparseSource source{indptr.get(), indices.get(), reinterpret_cast<const std::byte*>(values.get()),
-                                  offsets.get(), static_cast<std::int64_t>(num_rows), static_cast<std::int64_t>(nnz)};
+        const SparseSource source{indptr.get(),
+                                  indices.get(),
+                                  reinterpret_cast<const std::byte*>(values.get()),
+                                  offsets.get(),
+                                  static_cast<std::int64_t>(num_rows),
+                                  static_cast<std::int64_t>(nnz)};
         const auto n = static_cast<std::size_t>(below(60));
         Exact<std::int64_t> index(n), out_offsets(n + 1);
         for (std::size_t i = 0; i < n; ++i) index[i] = below(static_cast<std::int64_t>(sequences));
         const Picks picks{nullptr, index.get(), n};
         Exact<SparseRun> runs(n + 1);
-        const SparseTotals totals = plan_sparse(picks, &source, sizeof(double), runs.get(), out_offsets.get());
+        const SparseTotals totals =
+            plan_sparse(picks, &source, sizeof(double), runs.get(), out_offsets.get());
         CHECK(totals.fault == -1);
         Exact<std::int64_t> out_indptr(static_cast<std::size_t>(totals.rows) + 1);
         Exact<std::int32_t> out_indices(static_cast<std::size_t>(totals.values));
@@ -210,7 +225,8 @@ static void test_sparse() {
                     CHECK(out_indices[at] == k && out_values[at] == static_cast<double>(k) / 3);
             }
         }
-        CHECK(static_cast<std::int64_t>(row) == totals.rows && static_cast<std::int64_t>(at) == totals.values);
+        CHECK(static_cast<std::int64_t>(row) == totals.rows &&
+              static_cast<std::int64_t>(at) == totals.values);
     }
 }
 

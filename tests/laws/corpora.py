@@ -2,56 +2,101 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import numpy as np
+from hypothesis import strategies as st
 
-from feedline import Chunk, ChunkInfo, Deserializer, Schema, Stream, Value
+import feedline as fl
 
 
-class CountedCorpus(Deserializer):
-    """Ragged sequences in two streams (dense rows that name their sequence and step, sparse one-hot)."""
+class CountedCorpus(fl.Deserializer):
+    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows."""
 
     def __init__(self, lengths, chunk_sizes, random_access=False, bad=()):
         assert sum(chunk_sizes) == len(lengths)
-        self.schema = Schema({"x": Stream(shape=2), "y": Stream(shape=7, sparse=True)})
+        self.schema = fl.Schema({"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True)})
         self.random_access = random_access
         self._lengths = np.asarray(lengths, np.int64)
         self._starts = np.concatenate([[0], np.cumsum(chunk_sizes)]).astype(int)
         self._bad = frozenset(bad)
-        self.reads = []
         self._lock = threading.Lock()
+        self.reads = []
 
     def chunks(self):
-        return [
-            ChunkInfo(b - a, int(self._lengths[a:b].sum()), 10 * int(self._lengths[a:b].sum()))
-            for a, b in zip(self._starts, self._starts[1:], strict=False)
-        ]
+        bounds = zip(self._starts[:-1], self._starts[1:], strict=True)
+        samples = [(b - a, int(self._lengths[a:b].sum())) for a, b in bounds]
+        return [fl.ChunkInfo(n, total, 10 * total) for n, total in samples]
 
     def lengths(self, ordinals):
         return None if (self._lengths == 1).all() else self._lengths[ordinals]
 
     def digest(self):
-        return f"{self._lengths.tobytes().hex()}"
+        return self._lengths.tobytes().hex()
 
     def rows(self, ordinal):
         n = int(self._lengths[ordinal])
         return np.stack([np.full(n, ordinal, np.float32), np.arange(n, dtype=np.float32)], axis=1)
 
     def read(self, chunk):
-        from feedline import DataError
-
         with self._lock:
             self.reads.append(chunk)
-        a, b = self._starts[chunk], self._starts[chunk + 1]
-        schema = self.schema
+        a, b = int(self._starts[chunk]), int(self._starts[chunk + 1])
         if a == b:
-            values = {
-                "x": Value.from_dense(np.empty((0, 2), np.float32)),
-                "y": Value.from_csr([0], [], np.empty(0, np.float32), 7),
-            }
-            return Chunk(schema, values)
-        x = Value.from_sequences([self.rows(i) for i in range(a, b)])
-        y = Value.one_hot([np.full(int(self._lengths[i]), i % 7) for i in range(a, b)], 7)
-        errors = {i - a: DataError("planted", sequence=int(i)) for i in range(a, b) if i in self._bad}
-        return Chunk(schema, {"x": x, "y": y}, errors)
+            x = fl.Value.from_dense(np.empty((0, 2), np.float32))
+            y = fl.Value.from_csr([0], [], np.empty(0, np.float32), 7)
+            return fl.Chunk(self.schema, {"x": x, "y": y})
+        x = fl.Value.from_sequences([self.rows(i) for i in range(a, b)])
+        y = fl.Value.one_hot([np.full(int(self._lengths[i]), i % 7) for i in range(a, b)], 7)
+        errors = {i - a: fl.DataError("planted", sequence=i) for i in range(a, b) if i in self._bad}
+        return fl.Chunk(self.schema, {"x": x, "y": y}, errors)
+
+
+@dataclasses.dataclass
+class World:
+    """A corpus and the settings of a source over it."""
+
+    lengths: list[int]
+    chunk_sizes: list[int]
+    random_access: bool
+    settings: dict
+    bad: tuple[int, ...] = ()
+
+    def corpus(self):
+        return CountedCorpus(self.lengths, self.chunk_sizes, self.random_access, self.bad)
+
+    def source(self, **changes):
+        return fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
+
+    @property
+    def total(self):
+        return len(self.lengths)
+
+
+@st.composite
+def worlds(draw, unit=None, order=None):
+    """Corpora of up to 60 sequences in up to 9 chunks (some empty), with any order and window."""
+    chunk_sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any))
+    ones = draw(st.booleans()) if unit is None else unit
+    total = sum(chunk_sizes)
+    lengths = [1] * total if ones else draw(st.lists(st.integers(1, 6), min_size=total, max_size=total))
+    name = order or draw(st.sampled_from(["feedline", "feedline", "cntk"]))
+    windows = [st.just(True), st.just(False), st.builds(lambda n: fl.Window(chunks=n), st.integers(1, 5))]
+    windows.append(st.builds(lambda n: fl.Window(samples=n), st.integers(1, 60)))
+    if name == "feedline":
+        windows.append(st.builds(lambda n: fl.Window(bytes=n), st.integers(1, 900)))
+    settings = {
+        "seed": draw(st.integers(0, 2**64 - 1)),
+        "shuffle": draw(st.one_of(windows)),
+        "order": name,
+        "read_ahead": draw(st.sampled_from([0, 200, 1 << 20])),
+        "threads": draw(st.integers(1, 3)),
+    }
+    return World(lengths, chunk_sizes, draw(st.booleans()), settings)
+
+
+def window_of(source):
+    """Number of chunks of the window in use: what a restore may read."""
+    plan = source._timeline.window_at(source.position.sweep, source.position.ordinal)
+    return len(plan.chunks)

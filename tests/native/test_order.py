@@ -33,6 +33,7 @@ def ints(values, dtype=np.int64):
 @given(st.lists(words, max_size=6))
 def test_hash_key(ws):
     assert _native.hash_key(ws) == slow.hash_key(ws)
+    assert _native.hash_key(tuple(np.uint64(w) for w in ws)) == slow.hash_key(ws)
 
 
 @given(words, words, words)
@@ -170,10 +171,11 @@ def test_locate(counts, origin, narrow, data):
 @pytest.mark.parametrize("starts", [[3, 5, 5, 9], [3, 9], [3]])
 def test_locate_refuses_places_outside(starts, dtype):
     for outside in {2, starts[-1], 2**31 + 5}:
-        t = [p for p in (3, 4) if p < starts[-1]] + [outside, 0]
-        message = rf"from 3 to below {starts[-1]}, got t\[{len(t) - 2}\] = {outside}"
-        with pytest.raises(IndexError, match=message):
-            _native.locate(ints(starts), ints(t, dtype))
+        inside = [p for p in (3, 4) if p < starts[-1]]
+        message = rf"from 3 to below {starts[-1]}, got t\[{len(inside)}\] = {outside}"
+        for t in [*inside, outside], [*inside, outside, 0]:
+            with pytest.raises(IndexError, match=message):
+                _native.locate(ints(starts), ints(t, dtype))
 
 
 def test_locate_refuses_other_arrays():

@@ -82,11 +82,11 @@ struct SparseTotals {
     std::int64_t rows, values;
     std::ptrdiff_t fault;  // -1, or the first pick whose source offsets or indptr are impossible
 };
-SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes, SparseRun* runs,
-                         std::int64_t* out_offsets);
+SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes,
+                         SparseRun* runs, std::int64_t* out_offsets);
 // runs[count] must be the end: out_row and out_value the totals (plan_sparse writes it; runs has count + 1).
-void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr, std::int32_t* out_indices,
-                 std::byte* out_values, std::size_t begin, std::size_t end);
+void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr,
+                 std::int32_t* out_indices, std::byte* out_values, std::size_t begin, std::size_t end);
 
 // Packed sequences to one length: out[i] = rows of sequence i, then `fill` (element_bytes) to `length` rows;
 // mask[i][t] = 1 where a row is real. row_bytes is a multiple of element_bytes; offsets are checked and no

@@ -42,8 +42,8 @@ void fingerprint(std::uint64_t h, const std::int64_t* ordinals, std::size_t coun
 // even where it does not ascend. O(count log slots).
 std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::int64_t* t, std::size_t count,
                       std::uint32_t* slot, std::int64_t* index);
-std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t, std::size_t count,
-                      std::uint32_t* slot, std::int64_t* index);
+std::ptrdiff_t locate(const std::int64_t* starts, std::size_t slots, const std::uint32_t* t,
+                      std::size_t count, std::uint32_t* slot, std::int64_t* index);
 
 // CNTK 2.7's order of chunks in a sweep: `seed` is the randomization seed plus the sweep. O(chunks).
 void cntk_chunk_order(std::uint64_t seed, std::size_t chunks, std::int64_t* out);

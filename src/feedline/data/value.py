@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import importlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,15 @@ class Value(abc.ABC):
             int(classes),
             None if offsets is None else _drop_trivial(offsets),
         )
+
+    @staticmethod
+    def empty(stream: Stream, ragged: bool = False) -> Value:
+        """A value of no sequences as ``stream`` declares; ``ragged``: with offsets, as sequences have."""
+        offsets = np.zeros(1, np.int64) if ragged else None
+        if stream.sparse:
+            none = np.empty(0, stream.dtype)
+            return SparseValue(np.zeros(1, np.int64), np.empty(0, np.int32), none, stream.shape[0], offsets)
+        return DenseValue(np.empty((0, *stream.shape), stream.dtype), offsets)
 
     # ---- sequences --------------------------------------------------------------------------------
 
@@ -405,7 +415,7 @@ class DenseValue(Value):
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """The rows as a SciPy CSR matrix; zeros are dropped."""
-        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, -1))
+        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.padded().__dlpack__(**options)

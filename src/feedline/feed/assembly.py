@@ -19,13 +19,14 @@ from feedline.data.value import DenseValue, SparseValue, as_arrays
 class ChunkSet:
     """The chunks that sequences may be gathered from right now."""
 
-    __slots__ = ("_free", "_gatherer", "_makers", "_top", "schema")
+    __slots__ = ("_free", "_gatherer", "_makers", "_ragged", "_top", "schema")
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._gatherer = _native.Gatherer([stream.sparse for stream in schema.values()])
         self._makers = [(name, stream.shape[0] if stream.sparse else None) for name, stream in schema.items()]
         self._free: list[int] = []
+        self._ragged = [False] * len(schema)
         self._top = 0
 
     def add(self, chunk: Chunk) -> int:
@@ -36,6 +37,9 @@ class ChunkSet:
             slot, self._top = self._top, self._top + 1
         try:
             self._gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()])
+            for i, value in enumerate(chunk.values.values()):
+                if not value.one_sample_each:
+                    self._ragged[i] = True
         except BaseException:
             self._free.append(slot)
             raise
@@ -46,16 +50,18 @@ class ChunkSet:
         self._gatherer.remove(slot)
         self._free.append(slot)
 
-    def gather(self, slots: NDArray[np.uint32] | None, index: NDArray[np.int64]) -> dict[str, Value]:
-        """One value per stream with the sequences ``index`` of the chunks at ``slots`` (None: slot 0); copies.
+    def gather(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[str, Value]:
+        """One value per stream with the sequences ``index`` of the chunks at ``slots``; copies.
 
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
         """
-        return self.wrap(self._gatherer.gather(slots, index))
+        if len(index) == 0:
+            ragged = zip(self.schema.items(), self._ragged, strict=True)
+            return {name: Value.empty(stream, r) for (name, stream), r in ragged}
+        return self._wrap(self._gatherer.gather(slots, index))
 
-    def wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
-        """Values over what the native gatherer returned."""
+    def _wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for (name, classes), parts in zip(self._makers, arrays, strict=True):
             if classes is None:

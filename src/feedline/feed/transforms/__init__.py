@@ -78,8 +78,10 @@ def apply(
     for stage, transform in enumerate(transforms):
         after = transform.schema(before)
         if count == 0:
-            values = {name: values.get(name, _empty(stream)) for name, stream in after.items()}
-            values = {name: v if name not in transform.streams else _empty(after[name]) for name, v in values.items()}
+            values = {name: values.get(name, Value.empty(stream)) for name, stream in after.items()}
+            values = {
+                name: v if name not in transform.streams else Value.empty(after[name]) for name, v in values.items()
+            }
             before = after
             continue
         columns = {name: value.sequences() for name, value in values.items()}
@@ -114,9 +116,3 @@ def _join(name: str, stream: Stream, sequences: list[Any]) -> Value:
         value = Value.from_sequences(sequences)
     value.check(name, stream)
     return value
-
-
-def _empty(stream: Stream) -> Value:
-    if stream.sparse:
-        return Value.from_csr([0], [], np.empty(0, stream.dtype), stream.shape[0])
-    return Value.from_dense(np.empty((0, *stream.shape), stream.dtype))

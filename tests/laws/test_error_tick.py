@@ -1,0 +1,85 @@
+"""Law 4, nothing lost, nothing twice: a bad sample keeps its tick, and a failed read loses nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.testing import sequences_of
+from tests.laws.corpora import CountedCorpus, worlds
+
+
+@settings(max_examples=60)
+@given(worlds(), st.integers(1, 30), st.integers(1, 3), st.data())
+def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
+    """Positions, fingerprints and all other sequences are those of the undamaged corpus, on every rank."""
+    bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
+    folder = tmp_path_factory.mktemp("q")
+    whole = world.source(max_sweeps=2)
+    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, bad)
+    ranks = [
+        damaged.source(max_sweeps=2, partition=(i, count), on_error="skip", quarantine=folder / f"{i}.jsonl")
+        for i in range(count)
+    ]
+    while True:
+        expected = whole.next_minibatch(size)
+        parts = [rank.next_minibatch(size) for rank in ranks]
+        if not expected:
+            break
+        kept = [s for s in sequences_of([expected]) if s[0] not in bad]
+        assert functools.reduce(operator.iadd, (sequences_of([p]) for p in parts), []) == kept
+        assert sum(p.num_samples for p in parts) == sum(world.lengths[o] for o, _ in kept)
+        assert {p.global_samples for p in parts} == {expected.num_samples}
+        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+    listed = [json.loads(line)["sequence"] for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    # A rank lists a sequence once; over two sweeps another rank may meet it again.
+    assert set(listed) == set(bad)
+    assert sum(rank.stats().skipped for rank in ranks) == 2 * len(bad)
+
+
+def test_a_bad_sequence_raises_and_the_position_stays():
+    """Without skipping, the minibatch with the bad sequence raises, every time, until it is dealt with."""
+    source = fl.MinibatchSource(CountedCorpus([1] * 10, [5, 5], bad=[6]), shuffle=False)
+    source.next_minibatch(4)
+    before = source.state_dict()
+    for _ in range(2):
+        with pytest.raises(fl.DataError, match="planted"):
+            source.next_minibatch(4)
+        assert source.state_dict() == before
+    assert source.next_minibatch(2).ids.tolist() == [4, 5]
+
+
+def test_a_chunk_that_cannot_be_read_once_is_read_again():
+    """A passing failure (a network file system, say) costs an exception, not a sequence."""
+
+    class Flaky(CountedCorpus):
+        failures = 1
+
+        def read(self, chunk):
+            if chunk == 1 and self.failures:
+                self.failures -= 1
+                raise fl.DataError("the disk went away", path="somewhere")
+            return super().read(chunk)
+
+    source = fl.MinibatchSource(Flaky([1] * 10, [5, 5]), shuffle=False)
+    assert source.next_minibatch(5).ids.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(fl.DataError, match="the disk went away"):
+        source.next_minibatch(5)
+    assert source.next_minibatch(5).ids.tolist() == [5, 6, 7, 8, 9]
+
+
+def test_max_errors(tmp_path):
+    """The error after max_errors raises, and the file lists those before it."""
+    corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
+    path = tmp_path / "q.jsonl"
+    source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=path, max_errors=2, max_sweeps=1)
+    assert source.next_minibatch(5).ids.tolist() == [0, 2, 4]
+    with pytest.raises(fl.DataError, match="at most 2 unreadable sequences"):
+        source.next_minibatch(5)
+    assert [json.loads(line)["sequence"] for line in path.read_text().splitlines()] == [1, 3]

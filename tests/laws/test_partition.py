@@ -1,0 +1,126 @@
+"""Laws of cover and budget: ranks share each global minibatch exactly; a minibatch never passes its budget."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.testing import sequences_of
+from tests.laws.corpora import CountedCorpus, worlds
+
+
+@given(worlds(), st.integers(1, 60), st.integers(1, 7))
+def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
+    """Disjoint, complete, in order, by the rule ``o * count // S``; all ranks step equally often."""
+    whole = world.source(max_sweeps=2)
+    ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
+    while True:
+        expected = whole.next_minibatch(size)
+        parts = [rank.next_minibatch(size) for rank in ranks]
+        assert [bool(part) for part in parts] == [bool(expected)] * count
+        if not expected:
+            break
+        assert functools.reduce(operator.iadd, (sequences_of([part]) for part in parts), []) == sequences_of([expected])
+        starts = np.cumsum([0, *(world.lengths[i] for i in expected.ids)])[:-1]
+        total = expected.num_samples
+        owner = {int(o): int(s) * count // total for o, s in zip(range(len(starts)), starts, strict=True)}
+        at = 0
+        for rank, part in enumerate(parts):
+            assert (part.position, part.sweep_end) == (expected.position, expected.sweep_end)
+            assert part.global_samples == expected.num_samples
+            for _ in range(part.num_sequences):
+                assert owner[at] == rank
+                at += 1
+    states = [rank.state_dict() for rank in ranks]
+    assert states == [whole.state_dict()] * count
+
+
+@given(worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=5))
+def test_world_size_changed_in_mid_run(world, legs):
+    """Every leg restores the one state under another world size and minibatch size; together: the plain run."""
+    plain = world.source()
+    state = plain.state_dict()
+    for size, count, steps in legs:
+        ranks = [world.source(partition=(i, count)) for i in range(count)]
+        for rank in ranks:
+            rank.load_state_dict(state)
+        for _ in range(steps):
+            got = functools.reduce(operator.iadd, (sequences_of([rank.next_minibatch(size)]) for rank in ranks), [])
+            assert got == sequences_of([plain.next_minibatch(size)])
+        states = [rank.state_dict() for rank in ranks]
+        assert all(s == states[0] for s in states)
+        state = states[0]
+
+
+@given(worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_budget(world, sizes):
+    """As many whole sequences as fit, never more than the budget, except one longer sequence alone."""
+    source = world.source(max_sweeps=2)
+    samples = 0
+    lengths = dict(enumerate(world.lengths))
+    planned = np.concatenate([m.ids for m in world.source(max_sweeps=2).minibatches(7)]).tolist()
+    at = 0
+    while True:
+        for size in sizes:
+            minibatch = source.next_minibatch(size)
+            if not minibatch:
+                assert at == len(planned)
+                return
+            total = sum(lengths[i] for i in minibatch.ids.tolist())
+            assert minibatch.num_samples == total == minibatch["x"].num_samples
+            assert total <= size or minibatch.num_sequences == 1
+            at += minibatch.num_sequences
+            if at < len(planned):
+                assert total + lengths[planned[at]] > size or total == size
+            assert minibatch.position.samples == samples
+            samples += total
+            assert minibatch.sweep_end == any(
+                k % world.total == 0 for k in range(at - minibatch.num_sequences + 1, at + 1)
+            )
+
+
+@given(worlds(), st.integers(1, 20), st.integers(0, 150))
+def test_max_samples_is_checked_before_each_sequence(world, size, limit):
+    """The source ends with the sequence that reaches the limit, whatever the minibatch size."""
+    ids = np.concatenate([[], *(m.ids for m in world.source(max_samples=limit).minibatches(size))])
+    endless = world.source()
+    expected, total = [], 0
+    while total < limit:
+        (minibatch,) = [endless.next_minibatch(1)]
+        expected += minibatch.ids.tolist()
+        total += minibatch.num_samples
+    assert ids.tolist() == expected
+
+
+def test_limits_count_from_the_start_of_the_axis():
+    """A restored source ends where the first would have ended."""
+
+    def source(**limits):
+        return fl.MinibatchSource(CountedCorpus([2] * 10, [5, 5]), **limits)
+
+    first = source(max_sweeps=1)
+    first.next_minibatch(6)
+    again = source(max_sweeps=2)
+    again.load_state_dict(first.state_dict())
+    assert sum(m.num_sequences for m in again.minibatches(6)) == 17
+    limited = source(max_samples=10)
+    limited.load_state_dict(first.state_dict())
+    assert sum(m.num_sequences for m in limited.minibatches(6)) == 2
+    ended = source(max_sweeps=1)
+    ended.load_state_dict(again.state_dict())
+    assert not ended.next_minibatch(5)
+
+
+def test_empty_parts_are_true_and_typed():
+    """More ranks than sequences: empty parts with all streams, of the right shapes, that torch takes."""
+    source = fl.MinibatchSource(CountedCorpus([3, 3], [2]), partition=(1, 8), max_sweeps=1)
+    part = source.next_minibatch(3)
+    assert part
+    assert part.num_sequences == part.num_samples == 0
+    assert part["x"].padded().shape == (0, 0, 2)
+    assert part["y"].to_scipy().shape == (0, 7)

@@ -1,0 +1,197 @@
+"""Law 2, one clock: from every point the stream goes on as if it had never stopped, reading at most one window."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.testing import assert_resumes, sequences_of
+from tests.laws.corpora import CountedCorpus, window_of, worlds
+
+
+def run(source, size, count):
+    """``count`` minibatches as sequences."""
+    return sequences_of(itertools.islice(source.minibatches(size), count))
+
+
+@given(worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
+def test_resumes_from_every_point(world, size, stop, other):
+    """Stop after ``stop`` minibatches of one size, go on with another: the rest is the rest."""
+    source = world.source()
+    run(source, size, stop)
+    state = json.loads(json.dumps(source.state_dict()))
+    expected = run(source, other, 8)
+    restored = world.source()
+    restored.load_state_dict(state, verify=True)
+    assert restored.position == fl.Position(*restored.position)
+    assert restored.state_dict() == state
+    assert run(restored, other, 8) == expected
+    assert restored.state_dict() == source.state_dict()
+
+
+@given(worlds(order="feedline"), st.integers(1, 25), st.integers(0, 40))
+def test_restoring_reads_at_most_one_window(world, size, stop):
+    """Loading a state reads nothing; the next sequence reads one window, wherever the position is."""
+    source = world.source()
+    run(source, size, stop)
+    state = source.state_dict()
+    restored = world.source(read_ahead=0)
+    restored.load_state_dict(state)
+    assert restored.corpus.reads == []
+    restored.next_minibatch(1)
+    assert len(restored.corpus.reads) <= window_of(source)
+
+
+@settings(max_examples=15)
+@given(worlds())
+def test_public_assert(world):
+    """The public law holds for our own source."""
+    assert_resumes(lambda: world.source(), sizes=(1, 5, 30), minibatches=2)
+
+
+def test_public_assert_catches_defects():
+    """A feed that is off by one after a restore, loses its tail, or ignores its state fails the law."""
+
+    class OffByOne(fl.MinibatchSource):
+        def load_state_dict(self, state, *, verify=False):
+            super().load_state_dict({**state, "sequence": max(0, state["sequence"] - 1)})
+
+    class LostTail(fl.MinibatchSource):
+        def next_minibatch(self, size, partition=None):
+            minibatch = super().next_minibatch(size, partition)
+            return super().next_minibatch(size, partition) if minibatch.sweep_end else minibatch
+
+    class Forgets(fl.MinibatchSource):
+        def load_state_dict(self, state, *, verify=False):
+            pass
+
+    for broken in (OffByOne, LostTail, Forgets):
+        with pytest.raises(AssertionError):
+            corpus = CountedCorpus([1, 2, 3, 2, 1] * 8, [10] * 4)
+            assert_resumes(lambda broken=broken, corpus=corpus: broken(corpus), sizes=(1, 4, 9), minibatches=12)
+
+
+@given(worlds(), st.integers(1, 25), st.integers(1, 12), st.integers(0, 2))
+def test_seeking_backwards_and_forwards(world, size, steps, ahead):
+    """A position seen before can be gone back to; a sample count finds the sequence that starts there."""
+    source = world.source()
+    positions, parts = [], []
+    for _ in range(steps + ahead):
+        positions.append(source.position)
+        parts.append(run(source, size, 1))
+    for place, expected in zip(positions, parts, strict=True):
+        source.seek(place)
+        assert source.state_dict()["fingerprint"] is None
+        assert run(source, size, 1) == expected
+        source.seek(samples=place.samples)
+        assert source.position == place
+        assert run(source, size, 1) == expected
+
+
+@given(worlds(), st.integers(1, 12), st.integers(0, 10), st.integers(1, 40), st.integers(1, 40))
+def test_changes_while_something_is_prefetched_lose_nothing(world, first, stop, second, third):
+    """Size and partition may change at every call, prefetched or not."""
+    source, plain = world.source(read_ahead=1 << 20), world.source(read_ahead=0, threads=1)
+    got = [sequences_of([source.next_minibatch(first)]) for _ in range(stop)]
+    for size in (second, third, first):
+        state = source.state_dict()
+        parts = []
+        for rank in range(3):
+            source.load_state_dict(state)
+            parts.append(sequences_of([source.next_minibatch(size, partition=(rank, 3))]))
+        got.append(functools.reduce(operator.iadd, parts, []))
+    expected = [sequences_of([plain.next_minibatch(size)]) for size in [first] * stop + [second, third, first]]
+    assert got == expected
+
+
+def test_state_is_small_and_json():
+    """A state of 10^6 sequences is a few hundred bytes."""
+    source = fl.MinibatchSource(CountedCorpus([1] * 1000, [100] * 10), seed=2**64 - 1)
+    run(source, 7, 30)
+    text = json.dumps(source.state_dict())
+    assert len(text) < 500
+    assert json.loads(text) == source.state_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 4},
+        {"shuffle": fl.Window(chunks=3)},
+        {"shuffle": False},
+        {"order": "cntk", "shuffle": True},
+    ],
+)
+def test_a_state_of_other_settings_is_refused(change):
+    """Seed, window and order are part of the state; the error shows saved and current side by side."""
+    lengths, chunks = [1, 2, 3] * 20, [20, 20, 20]
+    source = fl.MinibatchSource(CountedCorpus(lengths, chunks), seed=3, shuffle=fl.Window(chunks=2))
+    run(source, 7, 3)
+    other = fl.MinibatchSource(CountedCorpus(lengths, chunks), **{"seed": 3, "shuffle": fl.Window(chunks=2), **change})
+    before = other.state_dict()
+    with pytest.raises(fl.StateError, match=r"saved:[\s\S]*current:") as caught:
+        other.load_state_dict(source.state_dict())
+    assert caught.value.saved != caught.value.current
+    assert other.state_dict() == before
+
+
+def test_a_state_of_grown_data_is_refused():
+    """Another corpus is another order, even when the first chunks are the same."""
+    source = fl.MinibatchSource(CountedCorpus([1] * 20, [10, 10]))
+    grown = fl.MinibatchSource(CountedCorpus([1] * 30, [10, 10, 10]))
+    with pytest.raises(fl.StateError, match="corpus"):
+        grown.load_state_dict(source.state_dict())
+
+
+@given(st.data())
+def test_a_damaged_state_is_refused_or_right(data):
+    """Whatever is changed in a state: a StateError, or the position it says; never something else."""
+    source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
+    run(source, 5, 9)
+    state = source.state_dict()
+    key = data.draw(st.sampled_from(sorted(state)))
+    values = st.one_of(st.none(), st.integers(-5, 10**6), st.text(max_size=5), st.lists(st.integers()), st.booleans())
+    damaged = {**state, key: data.draw(values)}
+    other = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
+    try:
+        other.load_state_dict(damaged)
+    except fl.StateError:
+        assert other.position == fl.Position()
+    else:
+        p = other.position
+        assert (p.sweep, p.ordinal, p.samples, p.label_samples) == tuple(
+            damaged[k] for k in ("sweep", "sequence", "samples", "label_samples")
+        )
+
+
+def test_verify_notices_a_wrong_order():
+    """With verify=True a fingerprint that was not made by this order is refused."""
+    source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
+    run(source, 5, 9)
+    state = source.state_dict()
+    wrong = {**state, "fingerprint": f"{int(state['fingerprint'], 16) ^ 1:016x}"}
+    source.load_state_dict(wrong)  # not verified
+    with pytest.raises(fl.StateError, match="fingerprint"):
+        source.load_state_dict(wrong, verify=True)
+    with pytest.raises(fl.StateError, match="samples"):
+        source.load_state_dict({**state, "samples": state["samples"] + 1}, verify=True)
+
+
+def test_fingerprint_is_the_recipe():
+    """h = mix64(h ^ mix64(ordinal + 1)) over the global order, as documented."""
+    from tests.oracles import order as slow
+
+    source = fl.MinibatchSource(CountedCorpus([2] * 40, [10] * 4), seed=11)
+    ids = np.concatenate([m.ids for m in itertools.islice(source.minibatches(7), 11)])
+    h = 0
+    for ordinal in ids.tolist():
+        h = slow.mix64(h ^ slow.mix64(ordinal + 1))
+    assert source.state_dict()["fingerprint"] == f"{h:016x}"
