@@ -32,6 +32,7 @@ from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -45,6 +46,7 @@ register_exporter("jax", "feedline.interop.jax:export")
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",
     "Window",
+    "PlannedMinibatch",
     "Map",
     "Stream",
     "Schema",
