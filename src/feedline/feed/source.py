@@ -28,6 +28,7 @@ from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import Content, Run, cut
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
+from feedline.feed.plan import PlannedMinibatch, planned
 from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
 from feedline.feed.protocol import Deserializer, upto
 from feedline.feed.quarantine import Quarantine
@@ -233,16 +234,57 @@ class MinibatchSource:
         """Minibatches of 256 samples to the end of the source."""
         return self.minibatches()
 
+    def plan(
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        start: Position | None = None,
+        partition: tuple[int, int] | None = None,
+    ) -> Iterator[PlannedMinibatch]:
+        """Which sequences are in the minibatches to come; reads no data and leaves the source where it is.
+
+        Args:
+            size: see `next_minibatch`.
+            start: where to begin; None: at the current position.
+            partition: see `next_minibatch`.
+
+        Returns:
+            An iterator over the minibatches up to the end of the source, without end if that is infinite.
+            Microseconds each.
+
+        Raises:
+            ValueError: the corpus tells the sizes of its chunks only when they are read, or size below 1.
+            IndexError: no such position.
+        """
+        if isinstance(self._timeline, UnsizedOrder):
+            raise ValueError(
+                "expected a corpus that tells the sizes of its chunks before they are read, got one without "
+                "chunk_info: which sequences follow is known only once their window is read; implement chunk_info, "
+                "or convert the corpus to a store"
+            )
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._partition.peek(partition)
+        if start is not None:
+            self._check_place(start)
+            cursor = self._cursor_at(start, None, [])
+        else:
+            cursor = self._cursor or self._cursor_at(self._position, None, self._lanes)
+        return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
+
     def _start(self) -> Cursor | None:
         if self._closed:
             raise ValueError("this source is closed")
-        p, axis = self._position, self._axis
-        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not self._lanes:
+        self._cursor = self._cursor_at(self._position, self._fingerprint, self._lanes)
+        return self._cursor
+
+    def _cursor_at(self, p: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> Cursor | None:
+        """The cursor at a position; None where the axis has ended before it."""
+        axis = self._axis
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not unfinished:
             return None
-        cursor = axis.at(p, self._fingerprint)
-        if self._lanes:
-            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, self._lanes))
-        self._cursor = cursor
+        cursor = axis.at(p, fingerprint)
+        if unfinished:
+            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, unfinished))
         return cursor
 
     def _advance(self, cursor: Cursor) -> None:
