@@ -524,7 +524,8 @@ nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threa
 
 Copy* Gatherer::start(nb::handle slots, nb::handle index) {
     auto work = std::make_shared<Work>(PickArrays(slots, index).picks);
-    return new Copy(prepare(work->picks), std::move(work));
+    Prepared prepared = prepare(work->picks);
+    return new Copy(std::move(prepared), std::move(work));
 }
 
 Copy::Copy(Prepared prepared, std::shared_ptr<Work> work)
