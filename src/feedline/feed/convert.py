@@ -18,7 +18,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.csv import read_csv_chunks
 from feedline.feed.formats.guess import guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.protocol import Deserializer, Unsized
+from feedline.feed.protocol import Deserializer
 
 
 class Summary(NamedTuple):
@@ -102,9 +102,7 @@ def convert(
     manifest = writer.manifest
     assert manifest is not None
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
-    return Summary(
-        os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped
-    )
+    return Summary(os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped)
 
 
 def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer:
@@ -133,8 +131,7 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
     if kind == "ctf":
         from feedline.feed.formats.ctf import CTFDeserializer
 
-        text: Deserializer = CTFDeserializer(path, streams or infer_ctf_streams(path))
-        return text
+        return CTFDeserializer(path, streams or infer_ctf_streams(path))
     if kind == "csv":
         raise DataError(
             "expected a format that can be fed from, got CSV",
@@ -167,9 +164,7 @@ def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream]) -> ArrayDe
         except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
             raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
     if missing := [name for name in streams if name not in arrays]:
-        raise SchemaError(
-            f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}"
-        )
+        raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
     size = next((name for name, stream in streams.items() if stream.defines_size), None)
     corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
     corpus.name = str(path)
@@ -210,7 +205,7 @@ def _read_all(
 
 
 def _chunks(corpus: Deserializer) -> Iterator[tuple[Chunk, int, int]]:
-    if isinstance(corpus, Unsized):
+    if not corpus.sized:
         count = corpus.num_chunks()
         for i in range(count):
             yield corpus.read(i), i + 1, count
