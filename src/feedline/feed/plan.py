@@ -67,7 +67,9 @@ class PlannedMinibatch:
         )
 
 
-def planned(axis: Axis, packer: Packer, cursor: Cursor, size: int, index: int, count: int) -> Iterator[PlannedMinibatch]:
+def planned(
+    axis: Axis, packer: Packer, cursor: Cursor, size: int, index: int, count: int
+) -> Iterator[PlannedMinibatch]:
     """The minibatches from ``cursor`` to the end of the axis, as part ``index`` of ``count``."""
     step = 0
     while True:
