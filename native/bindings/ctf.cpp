@@ -193,13 +193,14 @@ void bind_ctf(nb::module_& m) {
         .def("finish", &finish, "Entries left at the end of the file.")
         .def_prop_ro("error", &error, "None, or (code of CTF_ERRORS, byte from the start of the file).")
         .def_prop_ro("has_ids", &feedline::CtfIndexer::has_ids, "Do ids part the sequences? Else lines do.")
+        .def_prop_ro("lines", &feedline::CtfIndexer::lines, "Lines ended so far; all of them after `finish`.")
         .def_prop_ro("bytes", &feedline::CtfIndexer::bytes, "Bytes fed.");
 
     nb::class_<feedline::CtfParser>(
         m, "CtfParser",
         "Parses the sequences of a chunk of CTF text into columns. Immutable, for any number of threads.")
         .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
-             "lenient"_a = false, "memory_limit"_a)
+             "lenient"_a = false, nb::kw_only(), "memory_limit"_a)
         .def("parse", &parse, "text"_a, "start"_a, "begin"_a, "size"_a, "samples"_a, "base"_a,
              "allowed_errors"_a = -1,
              "(streams, valid, errors, errors_left): per field (rows (N, dim), offsets) or (indptr, indices, "

@@ -26,6 +26,8 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
+from feedline.feed.formats.ctf import CTFDeserializer
+from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -51,6 +53,8 @@ __all__ = [  # noqa: RUF022  # README order
     "samples",
     "minibatches",
     "sweeps",
+    "CTFDeserializer",
+    "write_ctf",
     "Deserializer",
     "ChunkInfo",
     "Feed",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +25,7 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
         assert [bool(part) for part in parts] == [bool(expected)] * count
         if not expected:
             break
-        assert sum((sequences_of([part]) for part in parts), []) == sequences_of([expected])
+        assert functools.reduce(operator.iadd, (sequences_of([part]) for part in parts), []) == sequences_of([expected])
         starts = np.cumsum([0, *(world.lengths[i] for i in expected.ids)])[:-1]
         total = expected.num_samples
         owner = {int(o): int(s) * count // total for o, s in zip(range(len(starts)), starts, strict=True)}
@@ -47,7 +50,7 @@ def test_world_size_changed_in_mid_run(world, legs):
         for rank in ranks:
             rank.load_state_dict(state)
         for _ in range(steps):
-            got = sum((sequences_of([rank.next_minibatch(size)]) for rank in ranks), [])
+            got = functools.reduce(operator.iadd, (sequences_of([rank.next_minibatch(size)]) for rank in ranks), [])
             assert got == sequences_of([plain.next_minibatch(size)])
         states = [rank.state_dict() for rank in ranks]
         assert all(s == states[0] for s in states)
@@ -59,7 +62,7 @@ def test_budget(world, sizes):
     """As many whole sequences as fit, never more than the budget, except one longer sequence alone."""
     source = world.source(max_sweeps=2)
     samples = 0
-    lengths = {i: n for i, n in enumerate(world.lengths)}
+    lengths = dict(enumerate(world.lengths))
     planned = np.concatenate([m.ids for m in world.source(max_sweeps=2).minibatches(7)]).tolist()
     at = 0
     while True:

@@ -16,7 +16,9 @@ FIELDS = [
 numbers = st.one_of(
     st.integers(0, 9).map(str),
     st.integers(-999, 99999).map(str),
-    st.sampled_from(["0 0 0 0 0 0 0 0 0"[:17], "+1", "-2.", "1e5", "1E+2", "1.5E-1", "-0", "16777217", "1e40", "7e-46"]),
+    st.sampled_from(
+        ["0 0 0 0 0 0 0 0 0"[:17], "+1", "-2.", "1e5", "1E+2", "1.5E-1", "-0", "16777217", "1e40", "7e-46"]
+    ),
     st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-1000, max_value=1000).map(str),
     st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
     st.text("0123456789", min_size=1, max_size=40),
@@ -28,7 +30,25 @@ numbers = st.one_of(
     ),
 )
 odd_numbers = st.sampled_from(
-    [".5", "5.e3", "nan", "-inf", "NaN", "1e", "1e+", "--1", "0x10", "1,2", "1.2.3", "+", ".", "-.", "1-2", "na", "infx"]
+    [
+        ".5",
+        "5.e3",
+        "nan",
+        "-inf",
+        "NaN",
+        "1e",
+        "1e+",
+        "--1",
+        "0x10",
+        "1,2",
+        "1.2.3",
+        "+",
+        ".",
+        "-.",
+        "1-2",
+        "na",
+        "infx",
+    ]
 )
 blanks = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
 
@@ -55,12 +75,12 @@ def texts(draw, fields: list[Field] | None = None, tidy: bool = False) -> bytes:
     """A CTF text. Tidy ones are valid in every sequence."""
     fields = FIELDS if fields is None else fields
     with_ids = draw(st.booleans())
+    # A tidy sequence has every stream in its first row, and one of them in all rows.
+    longest = draw(st.integers(0, len(fields) - 1))
     lines = []
     for _ in range(draw(st.integers(1, 6))):
         key = draw(st.one_of(st.integers(0, 20), st.sampled_from([2**64 - 1, 10**7, 10**8, 123456789])))
         rows = draw(st.integers(1, 4)) if with_ids else 1
-        # A tidy sequence has every stream in its first row, and one of them in all rows.
-        longest = draw(st.integers(0, len(fields) - 1))
         for row in range(rows):
             chosen = [i for i in range(len(fields)) if (tidy and (row == 0 or i == longest)) or draw(st.booleans())]
             if tidy and row == 0:
@@ -79,7 +99,24 @@ def texts(draw, fields: list[Field] | None = None, tidy: bool = False) -> bytes:
     return mark + text.encode()
 
 
-DAMAGE = [b"|", b"||", b"\n", b"\n\n", b" ", b":", b"-", b"e", b".", b"0", b"7 ", b"\x00", b"\xc3\xa9", b"\r", b"|A", b"|#"]
+DAMAGE = [
+    b"|",
+    b"||",
+    b"\n",
+    b"\n\n",
+    b" ",
+    b":",
+    b"-",
+    b"e",
+    b".",
+    b"0",
+    b"7 ",
+    b"\x00",
+    b"\xc3\xa9",
+    b"\r",
+    b"|A",
+    b"|#",
+]
 
 
 @st.composite
@@ -95,5 +132,10 @@ def damaged(draw, source: st.SearchStrategy[bytes]) -> bytes:
     return bytes(text)
 
 
-any_text = st.one_of(texts(tidy=True), texts(), damaged(texts()), st.binary(max_size=60), st.text(
-    "|AB:1 0.\n\t#-e", max_size=80).map(str.encode))
+any_text = st.one_of(
+    texts(tidy=True),
+    texts(),
+    damaged(texts()),
+    st.binary(max_size=60),
+    st.text("|AB:1 0.\n\t#-e", max_size=80).map(str.encode),
+)

@@ -49,8 +49,11 @@ def test_portable_variant_agrees():
     )
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "FEEDLINE_SIMD": simd}, capture_output=True,
-            text=True, check=True,
+            [sys.executable, "-c", code],
+            env={**os.environ, "FEEDLINE_SIMD": simd},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for simd in ("portable", "avx2")
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -20,12 +22,14 @@ def native_index(text, cuts=(), size_stream=None, skip_ids=False, lenient=False)
     indexer = _native.CtfIndexer(size_stream, skip_ids, lenient)
     bounds = [0, *sorted(cuts), len(text)]
     found = []
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         found.append(indexer.feed(np.frombuffer(text[a:b], np.uint8)))
     found.append(indexer.finish())
     entries = [oracle.Entry(*map(int, e)) for e in np.concatenate(found).view(ENTRY)]
     error = indexer.error and (CODES[indexer.error[0]], indexer.error[1])
     assert indexer.bytes == len(text)
+    if error is None:
+        assert indexer.lines == text.count(b"\n") + (not text.endswith(b"\n"))
     return entries, error, indexer.has_ids
 
 

@@ -121,9 +121,7 @@ def index(
                 if current is not None and current.samples > 0:
                     entries.append(current)
                 current = Entry(int(digits), at, 0, 0)
-            current = Entry(
-                current.key, current.offset, current.size + len(line), current.samples + counts(line)
-            )
+            current = Entry(current.key, current.offset, current.size + len(line), current.samples + counts(line))
         at = stop
         number += 1
     if current is not None and current.samples > 0:

@@ -81,6 +81,7 @@ public:
     std::uint64_t error_byte() const { return error_byte_; }
     bool has_ids() const { return ids_; }
     std::uint64_t bytes() const { return bytes_; }
+    std::uint64_t lines() const { return line_; }  // ended so far; after finish(), all
 
 private:
     enum class Phase : std::uint8_t { mark, space, rows, done };

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import importlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -414,7 +415,7 @@ class DenseValue(Value):
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """The rows as a SciPy CSR matrix; zeros are dropped."""
-        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, -1))
+        return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.padded().__dlpack__(**options)

@@ -102,9 +102,7 @@ def convert(
     manifest = writer.manifest
     assert manifest is not None
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
-    return Summary(
-        os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped
-    )
+    return Summary(os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped)
 
 
 def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer:
@@ -167,9 +165,7 @@ def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream]) -> ArrayDe
         except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
             raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
     if missing := [name for name in streams if name not in arrays]:
-        raise SchemaError(
-            f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}"
-        )
+        raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
     size = next((name for name, stream in streams.items() if stream.defines_size), None)
     corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
     corpus.name = str(path)

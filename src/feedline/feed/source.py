@@ -25,7 +25,7 @@ from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
 from feedline.feed.protocol import Deserializer, Unsized
 from feedline.feed.quarantine import Quarantine
-from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
 
 STATE_VERSION = 1
@@ -123,6 +123,7 @@ class MinibatchSource:
         self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
         self._fingerprint: int | None = 0
         self._cursor: Cursor | None = None
+        self._window_in_use: WindowPlan | None = None
         self._digest: str | None = None
         self._closed = False
 
@@ -245,10 +246,11 @@ class MinibatchSource:
         return self._cursor
 
     def _advance(self, cursor: Cursor) -> None:
-        before = self._cursor
         self._cursor = cursor
-        if before is None or before.segment.plan is not cursor.segment.plan:
-            self._reader.keep([cursor.segment.plan], self._timeline.chunks_after(cursor.segment.plan))
+        plan = cursor.segment.plan
+        if plan is not self._window_in_use:
+            self._window_in_use = plan
+            self._reader.keep([plan], self._timeline.chunks_after(plan))
 
     def _lengths(self, segment: Segment) -> NDArray[np.int64] | None:
         if isinstance(self._timeline, UnsizedOrder):
@@ -381,6 +383,7 @@ class MinibatchSource:
         self._reader.reset()
         self._reader.keep([], None)
         self._position, self._fingerprint, self._cursor = position, fingerprint, None
+        self._window_in_use = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.

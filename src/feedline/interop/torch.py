@@ -6,6 +6,8 @@ the feed.
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,12 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("torch is not installed; run: pip install 'feedline[torch]'") from error
 
 LAYOUTS = ("padded", "packed", "nested", "csr")
+
+# torch says once a process that CSR tensors are in beta. Whoever reads sparse streams cannot act on that, so it is
+# said here, to nobody.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.eye(1).to_sparse_csr()
 
 
 def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> torch.Tensor:
@@ -56,4 +64,4 @@ def _csr(value: Value) -> torch.Tensor:
             check_invariants=False,
         )
     assert isinstance(value, DenseValue)
-    return _share(value.rows.reshape(value.num_samples, -1)).to_sparse_csr()
+    return _share(value.rows.reshape(value.num_samples, math.prod(value.shape))).to_sparse_csr()

@@ -23,9 +23,7 @@ def test_all_chunks_together_are_the_data(data, chunk_sequences):
 @settings(deadline=None)
 def test_sizes_are_those_of_the_chunks(data, chunk_sequences, defining):
     first = next(iter(data))
-    corpus = ArrayDeserializer(
-        data, chunk_sequences=chunk_sequences, defines_size=first if defining else None
-    )
+    corpus = ArrayDeserializer(data, chunk_sequences=chunk_sequences, defines_size=first if defining else None)
     counted = [first] if defining else list(data)
     longest = np.max([data[name].lengths for name in counted], axis=0)
     ordinals = np.arange(len(longest))[::-1]
@@ -40,10 +38,7 @@ def test_sizes_are_those_of_the_chunks(data, chunk_sequences, defining):
         chunk = corpus.read(i)
         assert info.sequences == chunk.num_sequences
         assert info.samples == longest[start : start + info.sequences].sum()
-        stored = [
-            v.values.nbytes + v.indices.nbytes if v.is_sparse else v.rows.nbytes
-            for v in chunk.values.values()
-        ]
+        stored = [v.values.nbytes + v.indices.nbytes if v.is_sparse else v.rows.nbytes for v in chunk.values.values()]
         assert info.bytes == sum(stored)
         start += info.sequences
     assert start == len(longest)

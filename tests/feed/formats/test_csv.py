@@ -18,9 +18,7 @@ def table(tmp_path):
 def test_columns_become_streams(table):
     seen = []
     streams = {"x": ["c", "a", "b"], "y": "label"}
-    chunks = list(
-        read_csv_chunks(table, streams, dtype={"x": "float32"}, block_bytes=4096, on_block=seen.append)
-    )
+    chunks = list(read_csv_chunks(table, streams, dtype={"x": "float32"}, block_bytes=4096, on_block=seen.append))
     assert len(chunks) > 3
     assert chunks[0].schema["x"].shape == (3,)
     assert chunks[0].schema["x"].dtype == np.float32

@@ -19,9 +19,7 @@ def as_table(data):
     """The values as a table with the store's columns."""
     schema = ArrayDeserializer(data).schema
     fields = [columns.field(name, stream, not data[name].one_sample_each) for name, stream in schema.items()]
-    arrays = [
-        columns.encode(data[field.name], field.type, not data[field.name].one_sample_each) for field in fields
-    ]
+    arrays = [columns.encode(data[field.name], field.type, not data[field.name].one_sample_each) for field in fields]
     return pa.table(arrays, schema=pa.schema(fields))
 
 
@@ -164,13 +162,9 @@ def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
     table = pa.table(
         {
             "a": pa.array([1, None, 3, 4, 5, 6, 7, 8], pa.int32()),
-            "v": pa.array(
-                [[1, 2], [1, 2], None, [1, None], [1, 2], [1, 2], [1, 2], [1, 2]], pa.list_(pa.float32(), 2)
-            ),
+            "v": pa.array([[1, 2], [1, 2], None, [1, None], [1, 2], [1, 2], [1, 2], [1, 2]], pa.list_(pa.float32(), 2)),
             "s": pa.array([[True], [], [], [], None, [False, None], [True], []], pa.list_(pa.bool_())),
-            "p": pa.array(
-                [[]] * 6 + [[{"index": 9, "value": 1}], [{"index": 2, "value": 3}]], pa.list_(entry)
-            ),
+            "p": pa.array([[]] * 6 + [[{"index": 9, "value": 1}], [{"index": 2, "value": 3}]], pa.list_(entry)),
         }
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
@@ -267,9 +261,7 @@ def test_lengths_are_scanned_once(mixed, monkeypatch):
     corpus = ParquetDeserializer(mixed)
     decoded = []
     real = corpus._files[0].decode
-    monkeypatch.setattr(
-        corpus._files[0], "decode", lambda group, fields: decoded.append(fields) or real(group, fields)
-    )
+    monkeypatch.setattr(corpus._files[0], "decode", lambda group, fields: decoded.append(fields) or real(group, fields))
     corpus.chunks()
     corpus.lengths(np.arange(3))
     assert decoded == [["words", "frames"]] * 2

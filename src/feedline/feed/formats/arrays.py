@@ -62,9 +62,7 @@ class ArrayDeserializer(Deserializer):
             raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
         data = {**(streams or {}), **arrays}
         if len(data) < len(streams or {}) + len(arrays):
-            raise SchemaError(
-                f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}"
-            )
+            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}")
         if defines_size is not None and defines_size not in data:
             raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
         self._values = {name: _as_value(name, given) for name, given in data.items()}
@@ -80,9 +78,7 @@ class ArrayDeserializer(Deserializer):
             raise SchemaError(f"expected the same number of sequences in all streams, got: {listed}")
         self._count = next(iter(counts.values()))
         if self._count == 0:
-            raise DataError(
-                f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}"
-            )
+            raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         self._step = int(chunk_sequences)
         self._table: list[ChunkInfo] | None = None
 
@@ -183,9 +179,7 @@ def _from_array(array: NDArray[Any]) -> Value:
     if array.ndim == 0:
         raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
     if array.dtype.kind not in "biufc":
-        raise TypeError(
-            f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices"
-        )
+        raise TypeError(f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices")
     return Value.from_dense(np.ascontiguousarray(array))
 
 

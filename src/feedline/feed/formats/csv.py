@@ -56,17 +56,11 @@ def read_csv_chunks(
                 f"expected the columns {', '.join(missing)} for stream `{key}` in {name}, "
                 f"whose header has {', '.join(header)}"
             )
-    if isinstance(dtype, Mapping):
-        types = dict(dtype)
-    else:
-        types = {} if dtype is None else dict.fromkeys(wanted, dtype)
+    types = dict(dtype) if isinstance(dtype, Mapping) else {} if dtype is None else dict.fromkeys(wanted, dtype)
     if unknown := [key for key in types if key not in wanted]:
         raise SchemaError(f"expected dtypes of {', '.join(wanted)}, got one of {', '.join(unknown)}")
     kinds = {
-        col: pa.from_numpy_dtype(np.dtype(types[key]))
-        for key, cols in wanted.items()
-        if key in types
-        for col in cols
+        col: pa.from_numpy_dtype(np.dtype(types[key])) for key, cols in wanted.items() if key in types for col in cols
     }
     columns = list(dict.fromkeys(column for cols in wanted.values() for column in cols))
     schema: Schema | None = None
@@ -128,9 +122,7 @@ def _values(
             for i in np.flatnonzero(empty).tolist():
                 errors.setdefault(
                     i,
-                    DataError(
-                        f"expected a number in column {name!r}, got nothing", path=path, sequence=first + i
-                    ),
+                    DataError(f"expected a number in column {name!r}, got nothing", path=path, sequence=first + i),
                 )
             cells.append(numbers)
         values[key] = Value.from_dense(cells[0] if key in scalar else np.stack(cells, axis=1))

@@ -114,16 +114,12 @@ def _look(
         return
     sparse = b":" in values[0]
     if any((b":" in value) != sparse for value in values) or kinds[field] not in (None, sparse):
-        raise DataError(
-            "expected either numbers or index:value pairs, got both", path=path, line=line, stream=field
-        )
+        raise DataError("expected either numbers or index:value pairs, got both", path=path, line=line, stream=field)
     size = len(values)
     if sparse:
         try:
             size = 1 + max(int(value.split(b":")[0]) for value in values)
         except ValueError as error:
-            raise DataError(
-                f"expected index:value pairs: {error}", path=path, line=line, stream=field
-            ) from error
+            raise DataError(f"expected index:value pairs: {error}", path=path, line=line, stream=field) from error
     kinds[field] = sparse
     sizes[field] = max(sizes.get(field, 0), size)

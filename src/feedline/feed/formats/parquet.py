@@ -73,9 +73,7 @@ class ParquetDeserializer(Deserializer):
     ) -> None:
         self._arguments = (path, streams, defines_size)
         if isinstance(streams, str):
-            raise TypeError(
-                f"expected a list of column names, got the string {streams!r}; write [{streams!r}]"
-            )
+            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         self._files = [_File(name) for name in _list_files(path)]
         self._columns = _choose(self._files[0], streams, defines_size)
@@ -196,9 +194,7 @@ class _File:
         size = os.fstat(handle.fileno()).st_size
         if self.size not in (0, size):
             handle.close()
-            raise DataError(
-                f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path
-            )
+            raise DataError(f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path)
         return handle
 
     def groups(self, wanted: set[str]) -> list[_Group]:
@@ -209,9 +205,7 @@ class _File:
             group = self.metadata.row_group(number)
             size = sum(max(0, group.column(i).total_compressed_size) for i in leaves)
             if group.num_rows < 0:
-                raise DataError(
-                    f"expected a row count in row group {number}, got {group.num_rows}", path=self.path
-                )
+                raise DataError(f"expected a row count in row group {number}, got {group.num_rows}", path=self.path)
             if group.num_rows:
                 found.append(_Group(self, number, group.num_rows, size))
         return found
@@ -283,8 +277,7 @@ def _choose(
         field = (declared.field if declared is not None else None) or name
         if file.schema.get_all_field_indices(field) == []:
             raise SchemaError(
-                f"expected a column {field!r} in {file.path}, "
-                f"which has {', '.join(map(repr, file.schema.names))}"
+                f"expected a column {field!r} in {file.path}, which has {', '.join(map(repr, file.schema.names))}"
             )
         kind = file.schema.field(field)
         column = _infer(file, kind, declared)
@@ -324,9 +317,7 @@ def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column |
         try:
             noted = columns.parse(json.loads(note))
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"column {field.name!r} has a damaged declaration: {error}", path=file.path
-            ) from error
+            raise DataError(f"column {field.name!r} has a damaged declaration: {error}", path=file.path) from error
     kind, ragged = field.type, False
     dense = _dense(kind)
     if dense is None and _is_list(kind):
@@ -336,9 +327,7 @@ def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column |
             ragged = _is_list(inner)
             entry = inner.value_type if ragged else inner
             stream = declared if declared is not None else noted
-            if not (
-                pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse
-            ):
+            if not (pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse):
                 return None
             value = _dense(entry.field(1).type)
             if not pa.types.is_integer(entry.field(0).type) or value is None or value[0]:
@@ -457,11 +446,7 @@ def _numbers(array: Any) -> NDArray[Any]:
     if array.null_count:
         import pyarrow as pa
 
-        zero = (
-            pa.scalar(0, pa.int64()).cast(array.type)
-            if not pa.types.is_float16(array.type)
-            else np.float16(0)
-        )
+        zero = pa.scalar(0, pa.int64()).cast(array.type) if not pa.types.is_float16(array.type) else np.float16(0)
         array = array.fill_null(zero)
     numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers

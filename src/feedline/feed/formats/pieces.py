@@ -13,9 +13,7 @@ def copied(value: Value) -> Value:
     """A value over memory of its own."""
     if isinstance(value, SparseValue):
         offsets = None if value.one_sample_each else value.offsets.copy()
-        return SparseValue(
-            value.indptr.copy(), value.indices.copy(), value.values.copy(), value.classes, offsets
-        )
+        return SparseValue(value.indptr.copy(), value.indices.copy(), value.values.copy(), value.classes, offsets)
     assert isinstance(value, DenseValue)
     return DenseValue(value.rows.copy(), None if value.one_sample_each else value.offsets.copy())
 
@@ -37,12 +35,8 @@ def joined(values: list[Value]) -> Value:
             first.classes,
             offsets,
         )
-    return DenseValue(
-        np.concatenate([value.rows for value in values if isinstance(value, DenseValue)]), offsets
-    )
+    return DenseValue(np.concatenate([value.rows for value in values if isinstance(value, DenseValue)]), offsets)
 
 
 def _stitch(bounds: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in bounds]))]).astype(
-        np.int64
-    )
+    return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in bounds]))]).astype(np.int64)

@@ -46,9 +46,7 @@ def stored_stream(name: str, stream: Stream) -> Stream:
         )
     if stream.sparse and stream.dtype.name not in _SPARSE_DTYPES:
         raise SchemaError(f"expected float32 or float64 for sparse stream `{name}`, got {stream.dtype.name}")
-    return Stream(
-        stream.shape, stream.dtype.newbyteorder("="), stream.sparse, defines_size=stream.defines_size
-    )
+    return Stream(stream.shape, stream.dtype.newbyteorder("="), stream.sparse, defines_size=stream.defines_size)
 
 
 def describe(stream: Stream) -> dict[str, Any]:
@@ -204,7 +202,5 @@ def _bounds(bounds: NDArray[np.int64], what: str) -> NDArray[np.int64]:
     falls = np.flatnonzero(bounds[1:] < bounds[:-1])
     if len(falls):
         i = int(falls[0])
-        raise ValueError(
-            f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}"
-        )
+        raise ValueError(f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}")
     return bounds

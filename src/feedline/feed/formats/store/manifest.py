@@ -161,9 +161,7 @@ class _Parser:
         self.path = path
 
     def fail(self, what: str) -> NoReturn:
-        raise DataError(
-            what, path=self.path, hint="the manifest is damaged; restore it or write the store again"
-        )
+        raise DataError(what, path=self.path, hint="the manifest is damaged; restore it or write the store again")
 
     def manifest(self, text: bytes) -> Manifest:
         found = _CHECKSUM.search(text)
@@ -187,9 +185,7 @@ class _Parser:
             )
         schema = self.schema(tree.get("streams"))
         lengths = self.lengths(tree.get("lengths"), schema)
-        parts = [
-            self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))
-        ]
+        parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
         sequences, samples = self.count(tree, "sequences"), self.count(tree, "samples")
         for what, total, summed in (
             ("sequences", sequences, sum(part.sequences for part in parts)),
@@ -223,9 +219,7 @@ class _Parser:
         if not isinstance(rows, dict) or not set(rows) <= set(schema):
             self.fail("expected lengths by stream name")
         return {
-            name: Lengths(
-                self.file(row, r"lengths-\d{1,9}\.npy"), self.count(row, "bytes"), self.count(row, "crc32c")
-            )
+            name: Lengths(self.file(row, r"lengths-\d{1,9}\.npy"), self.count(row, "bytes"), self.count(row, "crc32c"))
             for name, row in rows.items()
         }
 
@@ -242,9 +236,7 @@ class _Parser:
         totals = row.get("totals")
         if not isinstance(totals, dict) or set(totals) != set(lengths):
             self.fail(f"expected samples of the streams {sorted(lengths)} in {file}")
-        by_stream = {
-            name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals
-        }
+        by_stream = {name: self.counts(totals[name], f"samples of `{name}`") for name in schema if name in totals}
         if any(len(array) != count for array in [*chunks.values(), *by_stream.values()]) or count == 0:
             self.fail(f"expected tables of one length, at least 1, for the chunks of {file}")
         start, stop = chunks["byte"], chunks["byte"] + chunks["bytes"]
@@ -266,10 +258,7 @@ class _Parser:
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
         # 2^48 leaves room to add: no sum of a table can pass 2^63.
-        if (
-            not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what))
-            or len(rows) > 2**14 * 2**10
-        ):
+        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or len(rows) > 2**14 * 2**10:
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)
 

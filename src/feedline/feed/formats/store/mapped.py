@@ -41,9 +41,7 @@ class MappedFile:
             # One descriptor stays open for each map: Python needs it to ask for the size.
             many = isinstance(error, OSError) and error.errno == errno.EMFILE
             hint = "raise the limit (ulimit -n) or write the store with larger part_bytes" if many else None
-            raise DataError(
-                f"expected a readable file of {size} bytes: {error}", path=path, hint=hint
-            ) from error
+            raise DataError(f"expected a readable file of {size} bytes: {error}", path=path, hint=hint) from error
         self.check()
         self.buffer: Any = pa.py_buffer(self._map)
 

@@ -53,9 +53,7 @@ class StoreDeserializer(Deserializer):
         self._folder = Path(path)
         self._manifest = manifest = Manifest.load(self._folder)
         if isinstance(streams, str):
-            raise TypeError(
-                f"expected a list of stream names, got the string {streams!r}; write [{streams!r}]"
-            )
+            raise TypeError(f"expected a list of stream names, got the string {streams!r}; write [{streams!r}]")
         names = list(manifest.schema) if streams is None else list(streams)
         if len(set(names)) < len(names):
             raise SchemaError(f"expected each stream once, got {', '.join(names)}")
@@ -83,9 +81,7 @@ class StoreDeserializer(Deserializer):
         """Size of every chunk; ``bytes`` are those of its record batch, all streams of the store included."""
         if self._table is None:
             samples = self._samples()
-            table = {
-                key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE
-            }
+            table = {key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE}
             rows = zip(table["sequences"].tolist(), samples.tolist(), table["bytes"].tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
         return self._table
@@ -293,9 +289,7 @@ def _check_indices(path: str, name: str, value: Value) -> None:
     if isinstance(value, SparseValue) and len(value.indices):
         low, high = int(value.indices.min()), int(value.indices.max())
         if low < 0 or high >= value.classes:
-            raise DataError(
-                f"expected indices in [0, {value.classes}), got {low} to {high}", path=path, stream=name
-            )
+            raise DataError(f"expected indices in [0, {value.classes}), got {low} to {high}", path=path, stream=name)
 
 
 def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> DataError:

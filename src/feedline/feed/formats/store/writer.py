@@ -57,9 +57,7 @@ class StoreWriter:
         overwrite: bool = False,
     ) -> None:
         if chunk_bytes < 1 or part_bytes < 1:
-            raise ValueError(
-                f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}"
-            )
+            raise ValueError(f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}")
         self.path = Path(os.path.abspath(path))
         self.given = schema
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
@@ -91,9 +89,7 @@ class StoreWriter:
         chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
         if chunk.errors:
             index, error = min(chunk.errors.items())
-            raise DataError(
-                f"expected readable sequences only, got an unreadable one at index {index}"
-            ) from error
+            raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
         if chunk.schema.digest != self.given.digest:
             Chunk(self.given, chunk.values)  # says what differs
         with self._cleaning_up():
@@ -168,9 +164,7 @@ class StoreWriter:
             self._end_part()
         self._ragged |= ragged
         if self._part is None:
-            fields = [
-                columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()
-            ]
+            fields = [columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged))
             self._parts.append(self._part)
@@ -195,9 +189,7 @@ class StoreWriter:
 
     def _finish(self) -> None:
         self._end_part()
-        lengths = {
-            name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged
-        }
+        lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
         manifest = Manifest(self.schema, self._sequences, sum(part.samples for part in parts), lengths, parts)
         with open(self._folder / MANIFEST, "xb") as file:
@@ -224,13 +216,9 @@ class StoreWriter:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise FileExistsError(
-                f"{self.path} exists; pass overwrite=True to replace a store, or choose another name"
-            )
+            raise FileExistsError(f"{self.path} exists; pass overwrite=True to replace a store, or choose another name")
         if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise FileExistsError(
-                f"{self.path} is not a feedline store, so overwrite=True does not replace it"
-            )
+            raise FileExistsError(f"{self.path} is not a feedline store, so overwrite=True does not replace it")
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:

@@ -1,0 +1,151 @@
+"""What is wrong with a CTF file, in words: error records of the native kernels become `DataError` objects.
+
+Line numbers are counted only here, when something is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError
+
+RECORD = np.dtype(
+    [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
+)
+NAMES = {code: name for name, code in _native.CTF_ERRORS.items()}
+FATAL = {"memory_limit", "errors_exhausted"}
+
+_SKIP = 'pass on_error="skip" to the source to drop such sequences and count them'
+_KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
+_BLOCK = 1 << 20
+
+# {s}: the stream, {e} and {g}: expected and got, {c}: the byte that came
+_SENTENCES = {
+    "unexpected_byte": ("expected `|` before a stream name, got {c}", None),
+    "bad_name": ("expected a stream name behind `|`, got {c}", None),
+    "empty_row": ("expected at least one sample of the declared streams in a row, got none", None),
+    "too_many_values": ("expected at most {e} values for stream `{s}`, got {g}", None),
+    "bad_number": ("expected a number for stream `{s}`, got {c}", None),
+    "bad_index": ("expected a sparse index for stream `{s}`, got {c}", _KIND),
+    "index_too_large": ("expected a sparse index below {e} for stream `{s}`, got {g}", None),
+    "no_colon": ("expected `:` behind a sparse index of stream `{s}`, got {c}", _KIND),
+    "missing_stream": ("expected at least one sample for stream `{s}`, got none in the whole sequence", None),
+    "too_many_samples": ("expected at most one sample a row for stream `{s}`, that is {e}, got {g}", None),
+    "too_few_samples": ("expected a stream with a sample in each of {e} rows, got {g} in the longest", None),
+    "size_mismatch": ("expected {e} samples for stream `{s}`, which defines the size, got {g}", None),
+}
+_INDEX_SENTENCES = {
+    "empty_input": ("expected rows of text, got none", None),
+    "utf16_input": ("expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"),
+    "no_sequence_id": (
+        "expected a sequence id (digits) or `|` at the start of the first row, got {c}",
+        "ids are unsigned integers; is this a CTF file?",
+    ),
+    "id_overflow": ("expected a sequence id of at most 64 bits, got a larger one", None),
+    "sequence_too_long": ("expected sequences of at most 4294967295 bytes, got a longer one", None),
+}
+
+
+def show_byte(byte: int) -> str:
+    """A byte as a reader of the file would name it."""
+    if byte == 0x0A:
+        return "the end of the row"
+    return f"`{chr(byte)}`" if 0x20 <= byte < 0x7F else f"byte 0x{byte:02x}"
+
+
+def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
+    """Fill ``into`` from the file at ``offset``, without the GIL.
+
+    Raises:
+        DataError: the file ends before.
+    """
+    view, done = into.data, 0
+    while done < len(into):
+        n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        if n == 0:
+            raise DataError(
+                f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
+                path=str(path),
+                byte=offset + done,
+            )
+        done += n
+
+
+def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
+    """Number, from 1, of the line that holds ``byte``.
+
+    Args:
+        file: the text.
+        byte: offset from its start.
+        near: an offset before ``byte`` and the number of its line, to count on from.
+    """
+    at, line = near
+    while at < byte:
+        block = os.pread(file.fileno(), min(_BLOCK, byte - at), at)
+        if not block:
+            break
+        line += block.count(b"\n")
+        at += len(block)
+    return line
+
+
+def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
+    """Why a text has no index."""
+    what, hint = _INDEX_SENTENCES[NAMES[code]]
+    at = os.pread(file.fileno(), 1, byte)
+    what = what.format(c=show_byte(at[0]) if at else "the end of the file")
+    return DataError(what, path=str(path), byte=byte, line=line_of(file, byte), hint=hint)
+
+
+def describe(
+    path: Path,
+    file: BinaryIO,
+    streams: Sequence[str],
+    lenient: bool,
+    records: Iterable[Any],
+    ordinals: NDArray[np.int64],
+    near: tuple[int, int],
+) -> list[DataError]:
+    """`RECORD` records in words, in their order.
+
+    Args:
+        path: of the text.
+        file: the text, open.
+        streams: names by the records' stream number.
+        lenient: whether the lenient grammar was used, for the advice.
+        records: not of the `FATAL` codes, bytes never falling much.
+        ordinals: index in the corpus by the records' sequence number.
+        near: an offset before all records and the number of its line.
+    """
+    errors = []
+    for record in records:
+        name, byte = NAMES[int(record["code"])], int(record["byte"])
+        near = (byte, line_of(file, byte, near if near[0] <= byte else (0, 1)))
+        stream = streams[record["stream"]] if record["stream"] >= 0 else None
+        sentence, hint = _SENTENCES[name]
+        expected, got = int(record["expected"]), int(record["got"])
+        advice = [hint] if hint else []
+        if not lenient:
+            if name == "empty_row" and not os.pread(file.fileno(), 256, byte).split(b"\n")[0].strip():
+                advice.append("lenient=True passes over blank lines")
+            if name == "bad_number" and chr(got) in ".eEnNiI":
+                advice.append("lenient=True accepts .5, 5.e3, nan and inf")
+        errors.append(
+            DataError(
+                sentence.format(s=stream, e=expected, g=got, c=show_byte(got) if 0 <= got < 256 else got),
+                path=str(path),
+                byte=byte,
+                line=near[1],
+                sequence=int(ordinals[record["sequence"]]),
+                stream=stream,
+                hint="; ".join([*advice, _SKIP]),
+            )
+        )
+    return errors

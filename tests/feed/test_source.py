@@ -1,0 +1,331 @@
+"""The source as a user meets it: arguments, limits, transforms, threads, Ctrl-C, fork, torch.distributed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.testing import bytes_digest, sequences_of
+from tests.laws.corpora import CountedCorpus
+
+
+def source(lengths=(1, 2, 3) * 20, chunks=(20, 20, 20), **settings):
+    return fl.MinibatchSource(CountedCorpus(lengths, chunks), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"seed": -1}, ValueError),
+        ({"seed": 2**64}, ValueError),
+        ({"seed": 1.5}, ValueError),
+        ({"order": "random"}, ValueError),
+        ({"on_error": "ignore"}, ValueError),
+        ({"shuffle": 3}, TypeError),
+        ({"partition": (2, 2)}, ValueError),
+        ({"partition": 3}, ValueError),
+        ({"max_sweeps": -1}, ValueError),
+        ({"threads": 0}, ValueError),
+        ({"order": "cntk", "shuffle": fl.Window(bytes=10)}, ValueError),
+    ],
+)
+def test_arguments_are_checked(settings, error):
+    """Wrong arguments say what was expected."""
+    with pytest.raises(error, match="expected"):
+        source(**settings)
+
+
+def test_windows_are_checked():
+    """Exactly one measure, at least one."""
+    for wrong in ({}, {"chunks": 1, "bytes": 2}, {"samples": 0}, {"bytes": True}):
+        with pytest.raises(ValueError, match="expected"):
+            fl.Window(**wrong)
+
+
+def test_what_is_no_corpus_is_refused():
+    """A path is not a deserializer."""
+    with pytest.raises(TypeError, match="Deserializer"):
+        fl.MinibatchSource("train.ctf")
+    with pytest.raises(fl.DataError, match="at least one sequence"):
+        fl.MinibatchSource(CountedCorpus([], [0]))
+    with pytest.raises(ValueError, match="at least 1 sample"):
+        source().next_minibatch(0)
+
+
+def test_iteration_and_spans():
+    """`minibatches` goes on where it stands; `until` counts from there; iterating takes 256."""
+    feed = source()
+    assert sum(m.global_samples for m in feed.minibatches(10, until=fl.sweeps(1))) >= 120
+    sweep = feed.position.sweep
+    assert len(list(feed.minibatches(10, until=fl.minibatches(3)))) == 3
+    assert sum(m.global_samples for m in feed.minibatches(7, until=fl.samples(30))) in range(30, 38)
+    assert list(feed.minibatches(7, until=fl.samples(0))) == []
+    assert feed.position.sweep in (sweep, sweep + 1)
+    assert [m.num_samples for m in source(max_sweeps=2)] == [240]
+    ended = source(max_sweeps=1)
+    list(ended)
+    assert [bool(ended.next_minibatch(5)) for _ in range(3)] == [False] * 3
+    assert isinstance(feed, fl.Feed)
+
+
+def test_label_samples_are_counted_by_the_trainer():
+    """The second counter goes into the state and comes back."""
+    feed = source()
+    feed.next_minibatch(10)
+    feed.count_label_samples(4)
+    feed.next_minibatch(10)
+    feed.count_label_samples(3)
+    assert feed.position.label_samples == 7
+    again = source()
+    again.load_state_dict(feed.state_dict())
+    assert again.position == feed.position
+
+
+def noise(sequence, rng):
+    """A random transform that changes a shape."""
+    x = sequence["x"]
+    return {"x": np.concatenate([x, rng.normal(size=(len(x), 1))], axis=1).astype("f4")}
+
+
+def doubled(sequence):
+    """A plain transform."""
+    return {"x": sequence["x"] * 2}
+
+
+def test_random_transforms_are_keyed_by_position():
+    """Same numbers for any minibatch size, partition and restart; others in the next sweep; stages differ."""
+
+    def make(**settings):
+        return source(
+            transforms=[fl.Map(noise, x=fl.Stream(3)), doubled, fl.Map(noise, x=fl.Stream(4))],
+            seed=5,
+            max_sweeps=2,
+            **settings,
+        )
+
+    whole = sequences_of(make().minibatches(50))
+    assert sequences_of(make().minibatches(7)) == whole
+    ranks = [make(partition=(i, 3)) for i in range(3)]
+    merged = []
+    while True:
+        parts = [rank.next_minibatch(11) for rank in ranks]
+        if not parts[0]:
+            break
+        merged += sum((sequences_of([p]) for p in parts), [])
+    assert merged == whole
+    first, second = dict(whole[:60]), dict(whole[60:])
+    assert all(first[k] != second[k] for k in first)
+    minibatch = make().next_minibatch(20)
+    assert minibatch["x"].shape == (4,)
+    rows = minibatch["x"].rows
+    assert not np.allclose(rows[:, 2], rows[:, 3])
+    np.testing.assert_array_equal(rows[:, 0] / 2, np.repeat(minibatch.ids, minibatch["x"].lengths))
+    feed = make()
+    feed.next_minibatch(33)
+    state = feed.state_dict()
+    again = make()
+    again.load_state_dict(state)
+    assert sequences_of(again.minibatches(9)) == sequences_of(feed.minibatches(50))
+
+
+def test_transforms_are_checked():
+    """Undeclared streams and wrong shapes name the stream."""
+    with pytest.raises(fl.SchemaError, match="`z`"):
+        source(transforms=[lambda s: {"z": s["x"]}]).next_minibatch(5)
+    with pytest.raises(fl.SchemaError, match="`x`"):
+        source(transforms=[lambda s: {"x": s["x"][:, :1]}]).next_minibatch(5)
+
+
+def test_frame_mode():
+    """Sequences of one sample pass; a longer one is named."""
+    assert source([1] * 60, frame_mode=True).next_minibatch(9).num_sequences == 9
+    with pytest.raises(fl.DataError, match="frame mode"):
+        source(frame_mode=True).next_minibatch(9)
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_closing_dropping_and_breaking_leave_no_threads():
+    """Threads end with the source, however it ends."""
+    with source(read_ahead=1 << 20) as feed:
+        feed.next_minibatch(5)
+        state = feed.state_dict()
+    assert feed.state_dict() == state
+    with pytest.raises(ValueError, match="closed"):
+        feed.next_minibatch(5)
+    for minibatch in source(read_ahead=1 << 20).minibatches(5):
+        assert minibatch
+        break
+    dropped = source(read_ahead=1 << 20)
+    dropped.next_minibatch(5)
+    del dropped
+
+    class Broken(CountedCorpus):
+        def read(self, chunk):
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        fl.MinibatchSource(Broken([1] * 9, [9])).next_minibatch(1)
+    gc.collect()
+
+
+def test_memory_is_bounded_by_window_and_read_ahead():
+    """Whatever the data's size, the source holds the window in use, what is read ahead, and no more."""
+    lengths, chunks = [10] * 4000, [100] * 40
+    corpus = CountedCorpus(lengths, chunks)
+    one = corpus.read(0).nbytes
+    feed = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=3), read_ahead=2 * one + one // 2, max_sweeps=1)
+    for _ in feed.minibatches(100):
+        assert feed.stats().held_bytes <= (3 + 2) * one * 1.2
+    # At a window's edge the next one is taken up before the old one goes.
+    assert feed.stats().peak_bytes <= (3 + 3 + 2) * one * 1.2
+    assert feed.stats().chunks_read <= 40 + 8
+
+
+def test_reading_runs_ahead_of_need():
+    """While a window is used, chunks of the next are read on threads."""
+    corpus = CountedCorpus([1] * 100, [10] * 10)
+    feed = fl.MinibatchSource(corpus, shuffle=False, read_ahead=1 << 20)
+    feed.next_minibatch(5)
+    for _ in range(200):
+        if len(corpus.reads) == 10:
+            break
+        time.sleep(0.01)
+    assert sorted(corpus.reads) == list(range(10))
+    silent = CountedCorpus([1] * 100, [10] * 10)
+    fl.MinibatchSource(silent, shuffle=False, read_ahead=0).next_minibatch(5)
+    time.sleep(0.05)
+    assert silent.reads == [0]
+
+
+def test_a_forked_child_goes_on_with_its_own_threads():
+    """After fork both processes deliver the same stream."""
+    code = textwrap.dedent(
+        """
+        import os, sys
+        import feedline as fl
+        from feedline.testing import bytes_digest
+        from tests.laws.corpora import CountedCorpus
+        feed = fl.MinibatchSource(CountedCorpus([1, 2] * 200, [20] * 20), shuffle=fl.Window(chunks=2), max_sweeps=1)
+        feed.next_minibatch(30)
+        sys.stdout.flush()
+        child = os.fork()
+        digest = bytes_digest(feed.minibatches(17))
+        print(digest, flush=True)
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    one, two = out.split()
+    assert one == two
+
+
+def test_ctrl_c_ends_a_waiting_read():
+    """SIGINT while waiting for a slow chunk raises KeyboardInterrupt at once; the position stays; no thread is left."""
+    code = textwrap.dedent(
+        """
+        import os, signal, threading, time
+        import feedline as fl
+        from tests.laws.corpora import CountedCorpus
+
+        class Slow(CountedCorpus):
+            slow = True
+            def read(self, chunk):
+                if self.slow:
+                    time.sleep(1.5)
+                return super().read(chunk)
+
+        feed = fl.MinibatchSource(Slow([1] * 10, [10]))
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        try:
+            feed.next_minibatch(3)
+        except KeyboardInterrupt:
+            assert time.monotonic() - began < 1.2
+        else:
+            raise SystemExit("not interrupted")
+        assert feed.position == fl.Position()
+        Slow.slow = False
+        assert feed.next_minibatch(3).num_sequences == 3
+        """
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_partition_is_found_in_torch_distributed():
+    """None means: the rank of an initialised process group at the first read; a later change is an error."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert torch is not None
+    code = textwrap.dedent(
+        """
+        import sys, warnings
+        warnings.simplefilter("ignore")
+        import numpy as np, torch.distributed as dist
+        import feedline as fl
+        from tests.laws.corpora import CountedCorpus
+
+        def worker(rank, path, queue):
+            before = fl.MinibatchSource(CountedCorpus([1] * 10, [10]), shuffle=False)
+            before.next_minibatch(4)
+            dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+            feed = fl.MinibatchSource(CountedCorpus([1] * 10, [10]), shuffle=False)
+            ids = feed.next_minibatch(5).ids.tolist()
+            try:
+                before.next_minibatch(4)
+            except fl.StateError as error:
+                queue.put((rank, ids, str(error)))
+            dist.barrier()
+            dist.destroy_process_group()
+
+        if __name__ == "__main__":
+            import multiprocessing as mp, tempfile, os
+            context = mp.get_context("fork")
+            queue = context.Queue()
+            path = os.path.join(tempfile.mkdtemp(), "store")
+            processes = [context.Process(target=worker, args=(r, path, queue)) for r in range(2)]
+            [p.start() for p in processes]
+            got = sorted(queue.get(timeout=60) for _ in processes)
+            [p.join() for p in processes]
+            assert [ids for _, ids, _ in got] == [[0, 1, 2], [3, 4]], got
+            assert all("partition" in text for *_, text in got), got
+        """
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_main_thread_is_not_needed():
+    """A source may be used from any one thread."""
+    out = []
+    feed = source(max_sweeps=1)
+    thread = threading.Thread(target=lambda: out.append(bytes_digest(feed.minibatches(7))))
+    thread.start()
+    thread.join()
+    assert out == [bytes_digest(source(max_sweeps=1).minibatches(50))]
+
+
+def test_a_killed_process_leaves_nothing():
+    """SIGKILL in the middle of reading: no shared memory, no file of ours stays."""
+    before = set(os.listdir("/dev/shm"))
+    code = (
+        "import feedline as fl\nfrom tests.laws.corpora import CountedCorpus\n"
+        "f = fl.MinibatchSource(CountedCorpus([1] * 1000, [10] * 100), shuffle=fl.Window(chunks=2))\n"
+        "print('up', flush=True)\nwhile True: f.next_minibatch(7)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert set(os.listdir("/dev/shm")) <= before
