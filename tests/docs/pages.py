@@ -25,10 +25,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import feedline
+
 ROOT = Path(__file__).resolve().parents[2]
 # Run, and compared with the native kernels, by test_order_page.py.
 ELSEWHERE = {ROOT / "docs" / "explanation" / "order.md"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+# Commands run elsewhere than where the tests were started: a relative PYTHONPATH would lead nowhere.
+IMPORTED_FROM = str(Path(feedline.__file__).resolve().parents[1])
 SETUP_COMMANDS = {"pip", "make", "git", "cd"}
 COMMAND_SECONDS = 150
 
@@ -129,7 +133,7 @@ class Program:
                 capture_output=True,
                 text=True,
                 timeout=COMMAND_SECONDS,
-                env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+                env={**os.environ, "PYTHONPATH": IMPORTED_FROM, "COLUMNS": "100", "NO_COLOR": "1"},
             )
             assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
             if shown.strip():
