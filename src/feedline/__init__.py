@@ -26,8 +26,12 @@ from feedline.errors import (
     StoreError,
     WorkerError,
 )
+from feedline.feed.convert import convert, open_corpus
+from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -55,6 +59,12 @@ __all__ = [  # noqa: RUF022  # README order
     "sweeps",
     "CTFDeserializer",
     "write_ctf",
+    "ArrayDeserializer",
+    "ParquetDeserializer",
+    "StoreDeserializer",
+    "StoreWriter",
+    "convert",
+    "open_corpus",
     "Deserializer",
     "ChunkInfo",
     "Feed",

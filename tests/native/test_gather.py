@@ -90,9 +90,7 @@ def test_gather(dense, sparse, sizes, n, by_slot, seed):
     for slot, size in zip(slots, sizes, strict=False):
         some = bool(rng.random() < 0.7)  # a ragged stream may have chunks of one row a sequence
         parts = [dense_chunk(rng, size, shape, dtype, ragged and some) for dtype, shape, ragged in dense]
-        chunks[int(slot)] = parts + [
-            sparse_chunk(rng, size, dtype, ragged and some) for dtype, ragged in sparse
-        ]
+        chunks[int(slot)] = parts + [sparse_chunk(rng, size, dtype, ragged and some) for dtype, ragged in sparse]
     gatherer = _native.Gatherer([False] * len(dense) + [True] * len(sparse))
     for slot, parts in chunks.items():
         gatherer.add(slot, parts)

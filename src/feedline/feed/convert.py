@@ -131,8 +131,7 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
     if kind == "ctf":
         from feedline.feed.formats.ctf import CTFDeserializer
 
-        text: Deserializer = CTFDeserializer(path, **(streams or infer_ctf_streams(path)))
-        return text
+        return CTFDeserializer(path, streams or infer_ctf_streams(path))
     if kind == "csv":
         raise DataError(
             "expected a format that can be fed from, got CSV",

@@ -282,7 +282,7 @@ def test_parts_are_plain_arrow_files(small):
 
 
 def test_an_exception_leaves_nothing_behind(tmp_path):
-    with (  # noqa: PT012  # the exception comes out of the middle of the block
+    with (  # the exception comes out of the middle of the block
         pytest.raises(ZeroDivisionError),
         StoreWriter(tmp_path / "a", Schema({"x": Stream(())})) as writer,
     ):
@@ -323,7 +323,7 @@ def test_an_existing_target_is_kept(tmp_path):
 
 
 def test_a_target_that_appears_meanwhile_is_kept(tmp_path):
-    with (  # noqa: PT012  # the exception comes at the end of the block
+    with (  # the exception comes at the end of the block
         pytest.raises(FileExistsError),
         StoreWriter(tmp_path / "a", Schema({"x": Stream(())})) as writer,
     ):
