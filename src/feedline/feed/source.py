@@ -20,8 +20,13 @@ from feedline.data import Minibatch, Position, Schema, Span, Unit, Value
 from feedline.errors import DataError, StateError
 from feedline.feed import transforms as transforming
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.packing import whole
+from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.lanes import Lanes
+from feedline.feed.packing.local import Local
+from feedline.feed.packing.packer import Packer, Plan
+from feedline.feed.packing.runs import Content, Run, cut
+from feedline.feed.packing.whole import Whole
 from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
 from feedline.feed.protocol import Deserializer, Unsized
 from feedline.feed.quarantine import Quarantine
@@ -29,6 +34,8 @@ from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, Unsize
 from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
 
 STATE_VERSION = 1
+# Values of the readable sequences, their ordinals, and which those are of the sequences asked for (None: all).
+Gathered = tuple[dict[str, Value], NDArray[np.int64], NDArray[np.bool_] | None]
 DEFAULT_MINIBATCH_SIZE = 256
 DEFAULT_READ_AHEAD = 64 << 20
 
@@ -54,6 +61,14 @@ class MinibatchSource:
         max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
             None: no limit.
         order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
+        filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
+            rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
+            differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts what was passed
+            on the axis.
+        truncation_length: for truncated BPTT: cut sequences into pieces of at most so many samples, delivered in
+            ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of a sequence must
+            have one length. Positions then name the next sequence to enter a lane, and count the samples that
+            have entered one; the state carries what is left in the lanes. `seek` empties them.
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
@@ -81,6 +96,8 @@ class MinibatchSource:
         quarantine: str | Path | None = None,
         max_errors: int | None = None,
         order: str = "feedline",
+        filling: str = "global",
+        truncation_length: int | None = None,
         transforms: Sequence[transforming.Map | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
@@ -92,17 +109,22 @@ class MinibatchSource:
             raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
         if order not in ORDERS:
             raise ValueError(f"expected order to be one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+        if filling not in ("global", "cntk"):
+            raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
+        if truncation_length is not None and (truncation_length < 1 or frame_mode):
+            wrong = "frame_mode=True" if frame_mode else str(truncation_length)
+            raise ValueError(f"expected truncation_length >= 1 and no frame_mode with it, got {wrong}")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
         if not isinstance(shuffle, (bool, Window)):
             raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
-        for name, limit in (
-            ("max_sweeps", max_sweeps),
-            ("max_samples", max_samples),
-            ("max_errors", max_errors),
+        for name, limit, least in (
+            ("max_sweeps", max_sweeps, 0),
+            ("max_samples", max_samples, 1),
+            ("max_errors", max_errors, 0),
         ):
-            if limit is not None and limit < 0:
-                raise ValueError(f"expected {name} >= 0 or None, got {limit}")
+            if limit is not None and limit < least:
+                raise ValueError(f"expected {name} >= {least} or None, got {limit}")
         if threads < 1 or read_ahead < 0:
             raise ValueError(f"expected threads >= 1 and read_ahead >= 0, got {threads} and {read_ahead}")
         self.corpus = corpus
@@ -111,6 +133,10 @@ class MinibatchSource:
         self._partition = None if partition is None else _checked_partition(partition)
         self._partition_given = partition is not None
         self._frame_mode = frame_mode
+        self._filling, self._truncated = filling, truncation_length is not None
+        self._packer: Packer = Local() if filling == "cntk" else Whole()
+        if truncation_length is not None:
+            self._packer = Lanes(truncation_length, local=filling == "cntk")
         self._transforms = [t if isinstance(t, transforming.Map) else transforming.Map(t) for t in transforms]
         self.schema: Schema = corpus.schema
         for transform in self._transforms:
@@ -123,6 +149,7 @@ class MinibatchSource:
         self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
         self._fingerprint: int | None = 0
         self._cursor: Cursor | None = None
+        self._lanes: list[list[list[int]]] = []  # as they stand in a state, while there is no cursor
         self._window_in_use: WindowPlan | None = None
         self._digest: str | None = None
         self._closed = False
@@ -155,7 +182,8 @@ class MinibatchSource:
         """The next minibatch, or this rank's part of it.
 
         Args:
-            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one.
+            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one; with
+                ``truncation_length`` the pieces of as many lanes as fit, or of one.
             partition: (index, count) for this call alone, instead of the source's own.
 
         Returns:
@@ -163,7 +191,9 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read.
+            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
+                damaged.
+            ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
         """
         if size < 1:
             raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
@@ -173,20 +203,11 @@ class MinibatchSource:
             cursor = self._start()
             if cursor is None:
                 return Minibatch.end(self.schema, self._position)
-        plan = whole.plan(self._axis, cursor, size)
-        if plan is None:
-            return Minibatch.end(self.schema, self._axis.position(cursor, self._position.label_samples))
-        labels = self._position.label_samples
-        parts = whole.share(plan.parts, plan.samples, index, count)
-        if not parts:
-            # An empty part still says which streams have several samples a sequence, and only chunks tell.
-            self._reader.prepare(plan.start.segment)
-        minibatch = self._assemble(
-            parts,
-            plan.samples,
-            self._axis.position(plan.start, labels),
-            plan.sweep_end,
-        )
+        plan = self._packer.plan(self._axis, cursor, size, index, count)
+        if plan.ended:
+            self._cursor = plan.after
+            return Minibatch.end(self.schema, self.position)
+        minibatch = self._assemble(plan) if plan.pieces is None else self._assemble_pieces(plan)
         self._advance(plan.after)
         return minibatch
 
@@ -240,10 +261,13 @@ class MinibatchSource:
         if self._closed:
             raise ValueError("this source is closed")
         p, axis = self._position, self._axis
-        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps:
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not self._lanes:
             return None
-        self._cursor = axis.at(p, self._fingerprint)
-        return self._cursor
+        cursor = axis.at(p, self._fingerprint)
+        if self._lanes:
+            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, self._lanes))
+        self._cursor = cursor
+        return cursor
 
     def _advance(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -275,7 +299,47 @@ class MinibatchSource:
 
     # ---- assembling -------------------------------------------------------------------------------
 
-    def _assemble(self, parts: tuple[Part, ...], global_samples: int, position: Position, sweep_end: bool) -> Minibatch:
+    def _assemble(self, plan: Plan) -> Minibatch:
+        parts = plan.parts
+        if not parts:
+            # An empty part still says which streams have several samples a sequence, and only chunks tell.
+            self._reader.prepare(plan.start.segment)
+        values, ids, good = self._gather(parts)
+        if good is not None:
+            samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
+        elif len(parts) == 1:
+            segment, a, b = parts[0]
+            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
+        else:
+            samples = sum(
+                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
+            )
+        self._count(len(ids), samples)
+        position = self._axis.position(plan.start, self._position.label_samples)
+        return Minibatch(self.schema, values, ids, samples, plan.samples, position, plan.sweep_end)
+
+    def _assemble_pieces(self, plan: Plan) -> Minibatch:
+        assert plan.pieces is not None
+        for run in plan.entered:
+            run.content = self._content(run, *self._gather((Part(run.segment, run.a, run.b),)))
+        for run, *_ in plan.pieces:
+            if run.content is None:  # it entered before a restart, or for another rank
+                run.content = self._content(run, *self._gather_again(run))
+        values, ids, numbers, begins, samples = cut(self.schema, plan.pieces)
+        self._count(int(begins.sum()), samples)
+        position = self._axis.position(plan.start, self._position.label_samples)
+        return Minibatch(
+            self.schema, values, ids, samples, plan.samples, position, plan.sweep_end, lanes=numbers, begins=begins
+        )
+
+    def _count(self, sequences: int, samples: int) -> None:
+        stats = self._stats
+        stats.minibatches += 1
+        stats.sequences += sequences
+        stats.samples += samples
+
+    def _gather(self, parts: tuple[Part, ...]) -> Gathered:
+        """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
         for part in parts:
             reader.prepare(part.segment)
@@ -283,52 +347,86 @@ class MinibatchSource:
             segment, a, b = parts[0]
             assert segment.slots is not None
             slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
-            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
         else:
             slots = _joined(parts, lambda s: s.slots, np.uint32)
             index = _joined(parts, lambda s: s.index, np.int64)
             ids = _joined(parts, lambda s: s.ordinals, np.int64)
-            samples = sum(
-                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
-            )
-        good = self._pass_over(slots, index, ids) if reader.has_errors else None
-        if good is not None:
-            samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
-            slots, index, ids = slots[good], index[good], ids[good]
+        good = None
+        if reader.has_errors:
+            good = self._pass_over(self._errors(slots, index), ids)
+            if good is not None:
+                slots, index, ids = slots[good], index[good], ids[good]
         values = self._chunks.gather(slots, index)
         if self._transforms:
             sweeps = _joined(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
             sweeps = sweeps if good is None else sweeps[good]
             values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
-        stats = self._stats
-        stats.minibatches += 1
-        stats.sequences += len(ids)
-        stats.samples += samples
-        return Minibatch(self.schema, values, ids, samples, global_samples, position, sweep_end)
+        return values, ids, good
 
-    def _pass_over(
-        self, slots: NDArray[np.uint32], index: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> NDArray[np.bool_] | None:
-        """Mask of readable sequences, or None if all are; raises or records the others."""
-        good: NDArray[np.bool_] | None = None
+    def _gather_again(self, run: Run) -> Gathered:
+        """As `_gather`, for sequences whose window is no longer in use: reads their chunks alone."""
+        if isinstance(self._reader, MappedReader) or isinstance(self.corpus, Unsized):
+            return self._gather((Part(run.segment, run.a, run.b),))
+        ids = run.segment.ordinals[run.a : run.b]
+        chunk = self.corpus.select(ids)
+        good = self._pass_over(chunk.errors, ids)
+        if good is not None:
+            chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
+        values = chunk.values
+        if self._transforms:
+            sweeps = np.full(len(ids), run.segment.plan.sweep)
+            values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
+        return values, ids, good
+
+    def _content(
+        self, run: Run, values: dict[str, Value], ids: NDArray[np.int64], good: NDArray[np.bool_] | None
+    ) -> Content:
+        """What a run holds: every stream of a sequence must have the length that the lanes count."""
+        expected = np.diff(run.ends)
+        lengths = expected if good is None else expected * good
+        planned = lengths if good is None else expected[good]
+        uneven: dict[int, DataError] = {}
+        for name, value in values.items():
+            for i in np.flatnonzero(value.lengths != planned).tolist():
+                uneven.setdefault(
+                    i,
+                    DataError(
+                        f"expected {planned[i]} samples in every stream of a sequence that is to be truncated, "
+                        f"got {value.lengths[i]}",
+                        path=self.corpus.name,
+                        sequence=int(ids[i]),
+                        stream=name,
+                        hint="leave out truncation_length to read sequences whole",
+                    ),
+                )
+        even = self._pass_over(uneven, ids)
+        if even is not None:
+            values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
+            lengths[np.arange(len(lengths)) if good is None else np.flatnonzero(good)] *= even
+        return Content(values, [0, *np.cumsum(lengths).tolist()])
+
+    def _errors(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[int, DataError]:
+        """Why sequences among those asked for cannot be read, by their place there."""
+        found: dict[int, DataError] = {}
         for slot in np.unique(slots).tolist():
             chunk = self._reader.chunk(slot)
-            if chunk is None:
-                continue
-            at = np.flatnonzero(slots == slot)
-            for i in at[np.isin(index[at], list(chunk.errors))].tolist():
-                if good is None:
-                    good = np.ones(len(slots), np.bool_)
-                good[i] = False
-        if good is not None:
-            for i in np.flatnonzero(~good).tolist():
-                chunk = self._reader.chunk(int(slots[i]))
-                assert chunk is not None
-                error = chunk.errors[int(index[i])]
-                if self._quarantine is None:
-                    raise error
-                self._quarantine.add(int(ids[i]), error, self._resolve(None)[0])
-                self._stats.skipped += 1
+            if chunk is not None:
+                at = np.flatnonzero(slots == slot)
+                bad = at[np.isin(index[at], list(chunk.errors))].tolist()
+                found |= {i: chunk.errors[int(index[i])] for i in bad}
+        return found
+
+    def _pass_over(self, errors: Mapping[int, DataError], ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Mask of readable sequences, or None if all are; raises or records the others."""
+        if not errors:
+            return None
+        good = np.ones(len(ids), np.bool_)
+        for i, error in sorted(errors.items()):
+            if self._quarantine is None:
+                raise error
+            self._quarantine.add(int(ids[i]), error, self._resolve(None)[0])
+            self._stats.skipped += 1
+            good[i] = False
         return good
 
     # ---- position and state -----------------------------------------------------------------------
@@ -368,7 +466,7 @@ class MinibatchSource:
             position = self._axis.position(self._axis.seek_samples(samples), self._position.label_samples)
         else:
             self._check_place(position)
-        self._jump(position, None)
+        self._jump(position, None, [])
 
     def _check_place(self, p: Position) -> None:
         unsized = isinstance(self._timeline, UnsizedOrder)
@@ -379,23 +477,27 @@ class MinibatchSource:
                 f"expected 0 <= sequence < {self._timeline.table.total_sequences} in a sweep, got {p.ordinal}"
             )
 
-    def _jump(self, position: Position, fingerprint: int | None) -> None:
+    def _jump(self, position: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> None:
         self._reader.reset()
         self._reader.keep([], None)
-        self._position, self._fingerprint, self._cursor = position, fingerprint, None
+        self._position, self._fingerprint, self._cursor, self._lanes = position, fingerprint, None, unfinished
         self._window_in_use = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.
 
-        Load it under any minibatch size, partition, thread count or world size.
+        Load it under any minibatch size, partition, thread count or world size. With ``filling="cntk"`` it is the
+        state of this rank alone, and exact under the same world size only. With ``truncation_length``, ``lanes``
+        lists what has entered each lane and is not delivered: ``[sweep, sequence, count, done]`` for ``count``
+        consecutive sequences, ``done`` samples of the first of which were delivered (a fifth number is the window,
+        for corpora whose sizes are unknown before reading). It grows with the lanes: tens of bytes each.
         """
         p = self.position
         fingerprint = self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)
         place: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
         if p.window is not None:
             place["window"] = p.window
-        return {
+        state = {
             "feedline": STATE_VERSION,
             **self._identity(),
             **place,
@@ -403,6 +505,12 @@ class MinibatchSource:
             "label_samples": p.label_samples,
             "fingerprint": None if fingerprint is None else f"{fingerprint:016x}",
         }
+        if self._truncated:
+            state["lanes"] = self._lanes_to_json()
+        return state
+
+    def _lanes_to_json(self) -> list[list[list[int]]]:
+        return self._lanes if self._cursor is None else lanes.to_json(self._timeline, self._cursor.lanes)
 
     def _identity(self) -> dict[str, Any]:
         """What must be equal for a state to fit."""
@@ -414,6 +522,7 @@ class MinibatchSource:
             "order": self._timeline.name,
             "seed": f"{self._seed:016x}",
             "shuffle": shuffle,
+            "filling": self._filling,
             "schema": self.corpus.schema.digest,
             "corpus": self._corpus_digest(),
         }
@@ -463,11 +572,18 @@ class MinibatchSource:
             )
             position = Position(sweep, ordinal, samples, labels, state.get("window"))
             self._check_place(position)
+            unfinished = lanes.check_json(state.get("lanes", []), position.window is not None)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
+        if unfinished and not self._truncated:
+            raise StateError(
+                "this state holds sequences that were delivered in part: load it with truncation_length",
+                saved={"lanes": unfinished},
+                current={"lanes": None},
+            )
         if verify:
             self._verify(position, fingerprint)
-        self._jump(position, fingerprint)
+        self._jump(position, fingerprint, unfinished)
 
     def _verify(self, position: Position, fingerprint: int | None) -> None:
         if fingerprint is None:
@@ -520,6 +636,7 @@ class MinibatchSource:
             (self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)),
         )
         self._corpus_digest()
+        self._lanes = self._lanes_to_json()
         self._cursor = None
         self._closed = True
         self._reader.close()

@@ -88,9 +88,9 @@ class UnsizedOrder(Timeline):
             sweep, number = (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
             yield self.chunks_of(sweep, number)
 
-    def segment(self, plan: WindowPlan, start: int) -> Segment:
+    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """See `Timeline.segment`."""
-        return Segment(plan, start, min(SEGMENT, plan.count - start), plan.chunks << 32)
+        return Segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """See `Timeline.position_of`."""
