@@ -211,6 +211,10 @@ class Timeline(abc.ABC):
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
+    def ends_sweep(self, plan: WindowPlan) -> bool:
+        """Whether no sequence follows the window in its sweep."""
+        return plan.last
+
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
         """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
         while True:
