@@ -34,6 +34,7 @@ from feedline.feed.formats.join import Join
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.user import UserDeserializer
+from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -48,6 +49,7 @@ register_exporter("jax", "feedline.interop.jax:export")
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",
     "Window",
+    "PlannedMinibatch",
     "Map",
     "Stream",
     "Schema",

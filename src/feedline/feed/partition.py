@@ -44,6 +44,12 @@ class Partition:
             )
         return self._settled
 
+    def peek(self, override: Share | None = None) -> Share:
+        """The share as `resolve` would find it now, settling nothing."""
+        if override is not None:
+            return checked(override)
+        return self._settled if self._settled is not None else _distributed()
+
 
 def checked(share: Share) -> Share:
     """``share`` as two ints.

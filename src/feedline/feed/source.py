@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feedline.data import Minibatch, Position, Schema, Span, Value
 from feedline.errors import DataError, StateError
 from feedline.feed import transforms as transforming
+from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.formats.join import Join
 from feedline.feed.packing import lanes
@@ -28,7 +29,8 @@ from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import Content, Run, cut
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
+from feedline.feed.plan import PlannedMinibatch, planned
+from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
 from feedline.feed.protocol import Deserializer, upto
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window, WindowPlan
@@ -73,7 +75,8 @@ class MinibatchSource:
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
-        read_ahead: bytes of decoded chunks to read ahead of the window in use; 0: none.
+        read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
+            need where they are large; 0: none.
 
     Attributes:
         schema: the streams delivered, after transforms.
@@ -147,6 +150,9 @@ class MinibatchSource:
         self._chunks = ChunkSet(corpus.schema)
         self._timeline, self._reader = self._open(order, threads, read_ahead)
         self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
+        # Planning lanes moves them on, and planning windows of unknown size reads them.
+        looks = truncation_length is None and corpus.sized
+        self._ahead = Ahead(self._packer, self._axis, self._chunks, self._reader, read_ahead if looks else 0)
         self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)
         self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
         self._fingerprint: int | None = 0
@@ -205,12 +211,13 @@ class MinibatchSource:
             cursor = self._start()
             if cursor is None:
                 return Minibatch.end(self.schema, self._position)
-        plan = self._packer.plan(self._axis, cursor, size, index, count)
+        plan = self._ahead.plan(cursor, size, index, count)
         if plan.ended:
             self._cursor = plan.after
             return Minibatch.end(self.schema, self.position)
         minibatch = self._assemble(plan) if plan.pieces is None else self._assemble_pieces(plan)
         self._advance(plan.after)
+        self._ahead.refill(plan.after, size, index, count, minibatch.num_sequences)
         return minibatch
 
     def minibatches(
@@ -233,16 +240,57 @@ class MinibatchSource:
         """Minibatches of 256 samples to the end of the source."""
         return self.minibatches()
 
+    def plan(
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        start: Position | None = None,
+        partition: tuple[int, int] | None = None,
+    ) -> Iterator[PlannedMinibatch]:
+        """Which sequences are in the minibatches to come; reads no data and leaves the source where it is.
+
+        Args:
+            size: see `next_minibatch`.
+            start: where to begin; None: at the current position.
+            partition: see `next_minibatch`.
+
+        Returns:
+            An iterator over the minibatches up to the end of the source, without end if that is infinite.
+            Microseconds each.
+
+        Raises:
+            ValueError: the corpus tells the sizes of its chunks only when they are read, or size below 1.
+            IndexError: no such position.
+        """
+        if isinstance(self._timeline, UnsizedOrder):
+            raise ValueError(
+                "expected a corpus that tells the sizes of its chunks before they are read, got one without "
+                "chunk_info: which sequences follow is known only once their window is read; implement chunk_info, "
+                "or convert the corpus to a store"
+            )
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._partition.peek(partition)
+        if start is not None:
+            self._check_place(start)
+            cursor = self._cursor_at(start, None, [])
+        else:
+            cursor = self._cursor or self._cursor_at(self._position, None, self._lanes)
+        return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
+
     def _start(self) -> Cursor | None:
         if self._closed:
             raise ValueError("this source is closed")
-        p, axis = self._position, self._axis
-        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not self._lanes:
+        self._cursor = self._cursor_at(self._position, self._fingerprint, self._lanes)
+        return self._cursor
+
+    def _cursor_at(self, p: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> Cursor | None:
+        """The cursor at a position; None where the axis has ended before it."""
+        axis = self._axis
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not unfinished:
             return None
-        cursor = axis.at(p, self._fingerprint)
-        if self._lanes:
-            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, self._lanes))
-        self._cursor = cursor
+        cursor = axis.at(p, fingerprint)
+        if unfinished:
+            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, unfinished))
         return cursor
 
     def _advance(self, cursor: Cursor) -> None:
@@ -329,10 +377,10 @@ class MinibatchSource:
             ids = _joined(parts, lambda s: s.ordinals, np.int64)
         good = None
         if reader.has_errors:
-            good = self._pass_over(self._errors(slots, index), ids)
+            good = self._pass_over(errors_among(reader, slots, index), ids)
             if good is not None:
                 slots, index, ids = slots[good], index[good], ids[good]
-        values = self._chunks.gather(slots, index)
+        values = self._ahead.gather(parts, slots, index)
         if self._transforms:
             sweeps = _joined(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
             sweeps = sweeps if good is None else sweeps[good]
@@ -380,17 +428,6 @@ class MinibatchSource:
             values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
             lengths[np.arange(len(lengths)) if good is None else np.flatnonzero(good)] *= even
         return Content(values, [0, *np.cumsum(lengths).tolist()])
-
-    def _errors(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[int, DataError]:
-        """Why sequences among those asked for cannot be read, by their place there."""
-        found: dict[int, DataError] = {}
-        for slot in np.unique(slots).tolist():
-            chunk = self._reader.chunk(slot)
-            if chunk is not None:
-                at = np.flatnonzero(slots == slot)
-                bad = at[np.isin(index[at], list(chunk.errors))].tolist()
-                found |= {i: chunk.errors[int(index[i])] for i in bad}
-        return found
 
     def _pass_over(self, errors: Mapping[int, DataError], ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Mask of readable sequences, or None if all are; raises or records the others."""
@@ -458,6 +495,7 @@ class MinibatchSource:
             )
 
     def _jump(self, position: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> None:
+        self._ahead.drop()
         self._reader.reset()
         self._reader.keep([], None)
         self._position, self._fingerprint, self._cursor, self._lanes = position, fingerprint, None, unfinished
@@ -619,6 +657,7 @@ class MinibatchSource:
         self._lanes = self._lanes_to_json()
         self._cursor = None
         self._closed = True
+        self._ahead.drop()
         self._reader.close()
         self.corpus.close()
 
