@@ -4,6 +4,10 @@
 #include <limits>
 #include <new>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "ctf_masks.h"
 #include "feedline/cpu.h"
 #include "feedline/ctf.h"
@@ -34,6 +38,14 @@ void CtfBytes::grow(std::size_t extra) {
     if (moved == nullptr) throw std::bad_alloc();
     data = static_cast<std::uint8_t*>(moved);
     capacity = wanted;
+#ifdef MADV_HUGEPAGE
+    // Without huge pages the page faults of a large chunk cost more than parsing it. Only advice: errors are fine.
+    constexpr std::size_t huge = std::size_t{2} << 20;
+    if (wanted >= 2 * huge) {
+        const std::size_t skip = (huge - reinterpret_cast<std::uintptr_t>(data) % huge) % huge;
+        static_cast<void>(madvise(data + skip, (wanted - skip) / huge * huge, MADV_HUGEPAGE));
+    }
+#endif
 }
 
 std::uint8_t* CtfBytes::release() {

@@ -84,7 +84,7 @@ def test_budget(world, sizes):
             )
 
 
-@given(worlds(), st.integers(1, 20), st.integers(0, 150))
+@given(worlds(), st.integers(1, 20), st.integers(1, 150))
 def test_max_samples_is_checked_before_each_sequence(world, size, limit):
     """The source ends with the sequence that reaches the limit, whatever the minibatch size."""
     ids = np.concatenate([[], *(m.ids for m in world.source(max_samples=limit).minibatches(size))])

@@ -31,12 +31,18 @@ class Minibatch(Mapping[str, Value]):
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
         position: of the first sequence of the global minibatch.
         sweep_end: the global minibatch contains the last sequence of a sweep; the same on every rank.
+        lanes: int64 (num_sequences,), with ``truncation_length``: which lane delivers each piece of a sequence.
+            A learner carries its state over from the piece before in the same lane. None where sequences are whole.
+        begins: bool (num_sequences,), with ``truncation_length``: the piece starts its sequence, so the state of
+            its lane is to be reset before it. None where sequences are whole.
     """
 
     __slots__ = (
         "_ended",
+        "begins",
         "global_samples",
         "ids",
+        "lanes",
         "num_samples",
         "num_sequences",
         "position",
@@ -55,6 +61,8 @@ class Minibatch(Mapping[str, Value]):
         position: Position,
         sweep_end: bool,
         ended: bool = False,
+        lanes: NDArray[np.int64] | None = None,
+        begins: NDArray[np.bool_] | None = None,
     ) -> None:
         self.schema = schema
         self.values_by_name = values
@@ -65,6 +73,8 @@ class Minibatch(Mapping[str, Value]):
         self.position = position
         self.sweep_end = sweep_end
         self._ended = ended
+        self.lanes = lanes
+        self.begins = begins
 
     @classmethod
     def end(cls, schema: Schema, position: Position) -> Minibatch:
@@ -89,7 +99,7 @@ class Minibatch(Mapping[str, Value]):
         return len(self.values_by_name)
 
     def __eq__(self, other: object) -> bool:
-        """Same sequences, same bytes, same place on the axis."""
+        """Same sequences (or pieces in the same lanes), same bytes, same place on the axis."""
         if not isinstance(other, Minibatch):
             return NotImplemented
         return (
@@ -97,6 +107,8 @@ class Minibatch(Mapping[str, Value]):
             and self.position == other.position
             and self.sweep_end == other.sweep_end
             and np.array_equal(self.ids, other.ids)
+            and _same(self.lanes, other.lanes)
+            and _same(self.begins, other.begins)
             and self.values_by_name == other.values_by_name
         )
 
@@ -106,8 +118,9 @@ class Minibatch(Mapping[str, Value]):
         if self._ended:
             return f"Minibatch(end of source, {self.position!r})"
         p = self.position
+        noun = "sequence" if self.lanes is None else "piece"
         head = (
-            f"Minibatch({_count(self.num_sequences, 'sequence')}, {_count(self.num_samples, 'sample')}, "
+            f"Minibatch({_count(self.num_sequences, noun)}, {_count(self.num_samples, 'sample')}, "
             f"from sweep {p.sweep} sequence {p.ordinal}{', sweep end' if self.sweep_end else ''})"
         )
         width = max((len(name) for name in self.values_by_name), default=0)
@@ -120,6 +133,10 @@ class Minibatch(Mapping[str, Value]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
+    return a is b if a is None or b is None else np.array_equal(a, b)
 
 
 def _count(n: int, noun: str) -> str:

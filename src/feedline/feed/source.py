@@ -8,7 +8,6 @@ open, a window of chunks plus the read-ahead budget in memory, one native call a
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Minibatch, Position, Schema, Span, Unit, Value
+from feedline.data import Minibatch, Position, Schema, Span, Value
 from feedline.errors import DataError, StateError
 from feedline.feed import transforms as transforming
+from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.packing import whole
+from feedline.feed.formats.join import Join
+from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor, Part
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
-from feedline.feed.protocol import Deserializer, Unsized
+from feedline.feed.packing.lanes import Lanes
+from feedline.feed.packing.local import Local
+from feedline.feed.packing.packer import Packer, Plan
+from feedline.feed.packing.runs import Content, Run, cut
+from feedline.feed.packing.whole import Whole
+from feedline.feed.partition import Partition
+from feedline.feed.plan import PlannedMinibatch, planned
+from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
+from feedline.feed.protocol import Deserializer, upto
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
 
 STATE_VERSION = 1
+# Values of the readable sequences, their ordinals, and which those are of the sequences asked for (None: all).
+Gathered = tuple[dict[str, Value], NDArray[np.int64], NDArray[np.bool_] | None]
 DEFAULT_MINIBATCH_SIZE = 256
 DEFAULT_READ_AHEAD = 64 << 20
 
@@ -39,7 +49,7 @@ class MinibatchSource:
     Not thread-safe: one thread at a time may use a source. Forked children may use their copy.
 
     Args:
-        corpus: a `Deserializer`.
+        corpus: a `Deserializer`; several of them are joined by key, see `Join`.
         seed: of the order and of random transforms; 0 <= seed < 2**64.
         shuffle: True: all data as one window where reading is free (arrays, mapped stores), windows of 256 MiB
             stored bytes elsewhere. A `Window`: that much. False: the order of the corpus.
@@ -54,10 +64,19 @@ class MinibatchSource:
         max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
             None: no limit.
         order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
+        filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
+            rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
+            differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts what was passed
+            on the axis.
+        truncation_length: for truncated BPTT: cut sequences into pieces of at most so many samples, delivered in
+            ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of a sequence must
+            have one length. Positions then name the next sequence to enter a lane, and count the samples that
+            have entered one; the state carries what is left in the lanes. `seek` empties them.
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
-        read_ahead: bytes of decoded chunks to read ahead of the window in use; 0: none.
+        read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
+            need where they are large; 0: none.
 
     Attributes:
         schema: the streams delivered, after transforms.
@@ -70,7 +89,7 @@ class MinibatchSource:
 
     def __init__(
         self,
-        corpus: Deserializer,
+        corpus: Deserializer | Sequence[Deserializer],
         *,
         seed: int = 0,
         shuffle: bool | Window = True,
@@ -81,36 +100,48 @@ class MinibatchSource:
         quarantine: str | Path | None = None,
         max_errors: int | None = None,
         order: str = "feedline",
+        filling: str = "global",
+        truncation_length: int | None = None,
         transforms: Sequence[transforming.Map | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
         read_ahead: int = DEFAULT_READ_AHEAD,
     ) -> None:
+        if isinstance(corpus, (list, tuple)):
+            corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
         if not isinstance(corpus, Deserializer):
             raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; see docs/formats")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
         if order not in ORDERS:
             raise ValueError(f"expected order to be one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+        if filling not in ("global", "cntk"):
+            raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
+        if truncation_length is not None and (truncation_length < 1 or frame_mode):
+            wrong = "frame_mode=True" if frame_mode else str(truncation_length)
+            raise ValueError(f"expected truncation_length >= 1 and no frame_mode with it, got {wrong}")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
         if not isinstance(shuffle, (bool, Window)):
             raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
-        for name, limit in (
-            ("max_sweeps", max_sweeps),
-            ("max_samples", max_samples),
-            ("max_errors", max_errors),
+        for name, limit, least in (
+            ("max_sweeps", max_sweeps, 0),
+            ("max_samples", max_samples, 1),
+            ("max_errors", max_errors, 0),
         ):
-            if limit is not None and limit < 0:
-                raise ValueError(f"expected {name} >= 0 or None, got {limit}")
+            if limit is not None and limit < least:
+                raise ValueError(f"expected {name} >= {least} or None, got {limit}")
         if threads < 1 or read_ahead < 0:
             raise ValueError(f"expected threads >= 1 and read_ahead >= 0, got {threads} and {read_ahead}")
         self.corpus = corpus
         self._seed = int(seed)
         self._shuffle = shuffle
-        self._partition = None if partition is None else _checked_partition(partition)
-        self._partition_given = partition is not None
+        self._partition = Partition(partition)
         self._frame_mode = frame_mode
+        self._filling, self._truncated = filling, truncation_length is not None
+        self._packer: Packer = Local() if filling == "cntk" else Whole()
+        if truncation_length is not None:
+            self._packer = Lanes(truncation_length, local=filling == "cntk")
         self._transforms = [t if isinstance(t, transforming.Map) else transforming.Map(t) for t in transforms]
         self.schema: Schema = corpus.schema
         for transform in self._transforms:
@@ -119,10 +150,14 @@ class MinibatchSource:
         self._chunks = ChunkSet(corpus.schema)
         self._timeline, self._reader = self._open(order, threads, read_ahead)
         self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
+        # Planning lanes moves them on, and planning windows of unknown size reads them.
+        looks = truncation_length is None and corpus.sized
+        self._ahead = Ahead(self._packer, self._axis, self._chunks, self._reader, read_ahead if looks else 0)
         self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)
         self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
         self._fingerprint: int | None = 0
         self._cursor: Cursor | None = None
+        self._lanes: list[list[list[int]]] = []  # as they stand in a state, while there is no cursor
         self._window_in_use: WindowPlan | None = None
         self._digest: str | None = None
         self._closed = False
@@ -131,7 +166,7 @@ class MinibatchSource:
         corpus, shuffled = self.corpus, self._shuffle is not False
         window = self._shuffle if isinstance(self._shuffle, Window) else None
         reader: MappedReader | BufferedReader
-        if isinstance(corpus, Unsized):
+        if not corpus.sized:
             if order != "feedline":
                 raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
             if corpus.num_chunks() < 1:
@@ -155,7 +190,8 @@ class MinibatchSource:
         """The next minibatch, or this rank's part of it.
 
         Args:
-            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one.
+            size: budget of the global minibatch in samples: as many whole sequences as fit, or one longer one; with
+                ``truncation_length`` the pieces of as many lanes as fit, or of one.
             partition: (index, count) for this call alone, instead of the source's own.
 
         Returns:
@@ -163,31 +199,25 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read.
+            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
+                damaged.
+            ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
         """
         if size < 1:
             raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
-        index, count = self._resolve(partition)
+        index, count = self._partition.resolve(partition)
         cursor = self._cursor
         if cursor is None:
             cursor = self._start()
             if cursor is None:
                 return Minibatch.end(self.schema, self._position)
-        plan = whole.plan(self._axis, cursor, size)
-        if plan is None:
-            return Minibatch.end(self.schema, self._axis.position(cursor, self._position.label_samples))
-        labels = self._position.label_samples
-        parts = whole.share(plan.parts, plan.samples, index, count)
-        if not parts:
-            # An empty part still says which streams have several samples a sequence, and only chunks tell.
-            self._reader.prepare(plan.start.segment)
-        minibatch = self._assemble(
-            parts,
-            plan.samples,
-            self._axis.position(plan.start, labels),
-            plan.sweep_end,
-        )
+        plan = self._ahead.plan(cursor, size, index, count)
+        if plan.ended:
+            self._cursor = plan.after
+            return Minibatch.end(self.schema, self.position)
+        minibatch = self._assemble(plan) if plan.pieces is None else self._assemble_pieces(plan)
         self._advance(plan.after)
+        self._ahead.refill(plan.after, size, index, count, minibatch.num_sequences)
         return minibatch
 
     def minibatches(
@@ -204,46 +234,64 @@ class MinibatchSource:
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
         """
-        taken = dict.fromkeys(Unit, 0)
-        while until is None or taken[until.unit] < until.count:
-            minibatch = self.next_minibatch(size, partition)
-            if not minibatch:
-                return
-            taken[Unit.SAMPLE] += minibatch.global_samples
-            taken[Unit.MINIBATCH] += 1
-            taken[Unit.SWEEP] += minibatch.sweep_end
-            yield minibatch
+        return upto(lambda: self.next_minibatch(size, partition), until)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Minibatches of 256 samples to the end of the source."""
         return self.minibatches()
 
-    def _resolve(self, partition: tuple[int, int] | None) -> tuple[int, int]:
-        if partition is not None:
-            return _checked_partition(partition)
-        if self._partition_given:
-            assert self._partition is not None
-            return self._partition
-        found = _distributed_partition()
-        if self._partition is None:
-            self._partition = found
-        elif found != self._partition:
-            raise StateError(
-                "expected the partition that was found at the first read; torch.distributed has changed since. "
-                "Initialise it before the first minibatch, or pass partition=(index, count)",
-                saved={"partition": list(self._partition)},
-                current={"partition": list(found)},
+    def plan(
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        start: Position | None = None,
+        partition: tuple[int, int] | None = None,
+    ) -> Iterator[PlannedMinibatch]:
+        """Which sequences are in the minibatches to come; reads no data and leaves the source where it is.
+
+        Args:
+            size: see `next_minibatch`.
+            start: where to begin; None: at the current position.
+            partition: see `next_minibatch`.
+
+        Returns:
+            An iterator over the minibatches up to the end of the source, without end if that is infinite.
+            Microseconds each.
+
+        Raises:
+            ValueError: the corpus tells the sizes of its chunks only when they are read, or size below 1.
+            IndexError: no such position.
+        """
+        if isinstance(self._timeline, UnsizedOrder):
+            raise ValueError(
+                "expected a corpus that tells the sizes of its chunks before they are read, got one without "
+                "chunk_info: which sequences follow is known only once their window is read; implement chunk_info, "
+                "or convert the corpus to a store"
             )
-        return self._partition
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._partition.peek(partition)
+        if start is not None:
+            self._check_place(start)
+            cursor = self._cursor_at(start, None, [])
+        else:
+            cursor = self._cursor or self._cursor_at(self._position, None, self._lanes)
+        return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
 
     def _start(self) -> Cursor | None:
         if self._closed:
             raise ValueError("this source is closed")
-        p, axis = self._position, self._axis
-        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps:
-            return None
-        self._cursor = axis.at(p, self._fingerprint)
+        self._cursor = self._cursor_at(self._position, self._fingerprint, self._lanes)
         return self._cursor
+
+    def _cursor_at(self, p: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> Cursor | None:
+        """The cursor at a position; None where the axis has ended before it."""
+        axis = self._axis
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not unfinished:
+            return None
+        cursor = axis.at(p, fingerprint)
+        if unfinished:
+            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, unfinished))
+        return cursor
 
     def _advance(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -256,7 +304,7 @@ class MinibatchSource:
         if isinstance(self._timeline, UnsizedOrder):
             assert isinstance(self._reader, BufferedReader)
             chunks = self._reader.fetch(segment.plan.chunks)
-            tables = [counted_lengths(self.corpus.schema, chunk.values) for chunk in chunks]
+            tables = [chunk.lengths for chunk in chunks]
             if all(table is None for table in tables):
                 return None
             ends = [np.ones(c.num_sequences, np.int64) if t is None else t for c, t in zip(chunks, tables, strict=True)]
@@ -275,7 +323,47 @@ class MinibatchSource:
 
     # ---- assembling -------------------------------------------------------------------------------
 
-    def _assemble(self, parts: tuple[Part, ...], global_samples: int, position: Position, sweep_end: bool) -> Minibatch:
+    def _assemble(self, plan: Plan) -> Minibatch:
+        parts = plan.parts
+        if not parts:
+            # An empty part still says which streams have several samples a sequence, and only chunks tell.
+            self._reader.prepare(plan.start.segment)
+        values, ids, good = self._gather(parts)
+        if good is not None:
+            samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
+        elif len(parts) == 1:
+            segment, a, b = parts[0]
+            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
+        else:
+            samples = sum(
+                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
+            )
+        self._count(len(ids), samples)
+        position = self._axis.position(plan.start, self._position.label_samples)
+        return Minibatch(self.schema, values, ids, samples, plan.samples, position, plan.sweep_end)
+
+    def _assemble_pieces(self, plan: Plan) -> Minibatch:
+        assert plan.pieces is not None
+        for run in plan.entered:
+            run.content = self._content(run, *self._gather((Part(run.segment, run.a, run.b),)))
+        for run, *_ in plan.pieces:
+            if run.content is None:  # it entered before a restart, or for another rank
+                run.content = self._content(run, *self._gather_again(run))
+        values, ids, numbers, begins, samples = cut(self.schema, plan.pieces)
+        self._count(int(begins.sum()), samples)
+        position = self._axis.position(plan.start, self._position.label_samples)
+        return Minibatch(
+            self.schema, values, ids, samples, plan.samples, position, plan.sweep_end, lanes=numbers, begins=begins
+        )
+
+    def _count(self, sequences: int, samples: int) -> None:
+        stats = self._stats
+        stats.minibatches += 1
+        stats.sequences += sequences
+        stats.samples += samples
+
+    def _gather(self, parts: tuple[Part, ...]) -> Gathered:
+        """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
         for part in parts:
             reader.prepare(part.segment)
@@ -283,52 +371,75 @@ class MinibatchSource:
             segment, a, b = parts[0]
             assert segment.slots is not None
             slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
-            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
         else:
             slots = _joined(parts, lambda s: s.slots, np.uint32)
             index = _joined(parts, lambda s: s.index, np.int64)
             ids = _joined(parts, lambda s: s.ordinals, np.int64)
-            samples = sum(
-                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
-            )
-        good = self._pass_over(slots, index, ids) if reader.has_errors else None
-        if good is not None:
-            samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
-            slots, index, ids = slots[good], index[good], ids[good]
-        values = self._chunks.gather(slots, index)
+        good = None
+        if reader.has_errors:
+            good = self._pass_over(errors_among(reader, slots, index), ids)
+            if good is not None:
+                slots, index, ids = slots[good], index[good], ids[good]
+        values = self._ahead.gather(parts, slots, index)
         if self._transforms:
             sweeps = _joined(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
             sweeps = sweeps if good is None else sweeps[good]
             values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
-        stats = self._stats
-        stats.minibatches += 1
-        stats.sequences += len(ids)
-        stats.samples += samples
-        return Minibatch(self.schema, values, ids, samples, global_samples, position, sweep_end)
+        return values, ids, good
 
-    def _pass_over(
-        self, slots: NDArray[np.uint32], index: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> NDArray[np.bool_] | None:
-        """Mask of readable sequences, or None if all are; raises or records the others."""
-        good: NDArray[np.bool_] | None = None
-        for slot in np.unique(slots).tolist():
-            chunk = self._reader.chunk(slot)
-            if chunk is None:
-                continue
-            at = np.flatnonzero(slots == slot)
-            for i in at[np.isin(index[at], list(chunk.errors))].tolist():
-                if good is None:
-                    good = np.ones(len(slots), np.bool_)
-                good[i] = False
+    def _gather_again(self, run: Run) -> Gathered:
+        """As `_gather`, for sequences whose window is no longer in use: reads their chunks alone."""
+        if isinstance(self._reader, MappedReader) or not self.corpus.sized:
+            return self._gather((Part(run.segment, run.a, run.b),))
+        ids = run.segment.ordinals[run.a : run.b]
+        chunk = self.corpus.select(ids)
+        good = self._pass_over(chunk.errors, ids)
         if good is not None:
-            for i in np.flatnonzero(~good).tolist():
-                chunk = self._reader.chunk(int(slots[i]))
-                assert chunk is not None
-                error = chunk.errors[int(index[i])]
-                if self._quarantine is None:
-                    raise error
-                self._quarantine.add(int(ids[i]), error, self._resolve(None)[0])
-                self._stats.skipped += 1
+            chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
+        values = chunk.values
+        if self._transforms:
+            sweeps = np.full(len(ids), run.segment.plan.sweep)
+            values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
+        return values, ids, good
+
+    def _content(
+        self, run: Run, values: dict[str, Value], ids: NDArray[np.int64], good: NDArray[np.bool_] | None
+    ) -> Content:
+        """What a run holds: every stream of a sequence must have the length that the lanes count."""
+        expected = np.diff(run.ends)
+        lengths = expected if good is None else expected * good
+        planned = lengths if good is None else expected[good]
+        uneven: dict[int, DataError] = {}
+        for name, value in values.items():
+            for i in np.flatnonzero(value.lengths != planned).tolist():
+                uneven.setdefault(
+                    i,
+                    DataError(
+                        f"expected {planned[i]} samples in every stream of a sequence that is to be truncated, "
+                        f"got {value.lengths[i]}",
+                        path=self.corpus.name,
+                        sequence=int(ids[i]),
+                        stream=name,
+                        hint="leave out truncation_length to read sequences whole",
+                    ),
+                )
+        even = self._pass_over(uneven, ids)
+        if even is not None:
+            values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
+            lengths[np.arange(len(lengths)) if good is None else np.flatnonzero(good)] *= even
+        return Content(values, [0, *np.cumsum(lengths).tolist()])
+
+    def _pass_over(self, errors: Mapping[int, DataError], ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Mask of readable sequences, or None if all are; raises or records the others."""
+        if not errors:
+            return None
+        good = np.ones(len(ids), np.bool_)
+        for i, error in sorted(errors.items()):
+            if self._quarantine is None:
+                raise error
+            self._quarantine.add(int(ids[i]), error, self._partition.resolve(None)[0])
+            self._stats.skipped += 1
+            good[i] = False
         return good
 
     # ---- position and state -----------------------------------------------------------------------
@@ -368,34 +479,43 @@ class MinibatchSource:
             position = self._axis.position(self._axis.seek_samples(samples), self._position.label_samples)
         else:
             self._check_place(position)
-        self._jump(position, None)
+        self._jump(position, None, [])
 
     def _check_place(self, p: Position) -> None:
         unsized = isinstance(self._timeline, UnsizedOrder)
         if p.sweep < 0 or p.samples < 0 or p.label_samples < 0 or (p.window is None) is unsized:
             raise IndexError(f"expected a position of this source, got {p!r}")
+        if isinstance(self._timeline, UnsizedOrder) and not (
+            p.ordinal >= 0 and p.window is not None and 0 <= p.window < self._timeline.windows
+        ):
+            raise IndexError(f"expected 0 <= window < {self._timeline.windows} in a sweep, got {p!r}")
         if not unsized and not 0 <= p.ordinal < self._timeline.table.total_sequences:
             raise IndexError(
                 f"expected 0 <= sequence < {self._timeline.table.total_sequences} in a sweep, got {p.ordinal}"
             )
 
-    def _jump(self, position: Position, fingerprint: int | None) -> None:
+    def _jump(self, position: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> None:
+        self._ahead.drop()
         self._reader.reset()
         self._reader.keep([], None)
-        self._position, self._fingerprint, self._cursor = position, fingerprint, None
+        self._position, self._fingerprint, self._cursor, self._lanes = position, fingerprint, None, unfinished
         self._window_in_use = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.
 
-        Load it under any minibatch size, partition, thread count or world size.
+        Load it under any minibatch size, partition, thread count or world size. With ``filling="cntk"`` it is the
+        state of this rank alone, and exact under the same world size only. With ``truncation_length``, ``lanes``
+        lists what has entered each lane and is not delivered: ``[sweep, sequence, count, done]`` for ``count``
+        consecutive sequences, ``done`` samples of the first of which were delivered (a fifth number is the window,
+        for corpora whose sizes are unknown before reading). It grows with the lanes: tens of bytes each.
         """
         p = self.position
         fingerprint = self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)
         place: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
         if p.window is not None:
             place["window"] = p.window
-        return {
+        state = {
             "feedline": STATE_VERSION,
             **self._identity(),
             **place,
@@ -403,6 +523,12 @@ class MinibatchSource:
             "label_samples": p.label_samples,
             "fingerprint": None if fingerprint is None else f"{fingerprint:016x}",
         }
+        if self._truncated:
+            state["lanes"] = self._lanes_to_json()
+        return state
+
+    def _lanes_to_json(self) -> list[list[list[int]]]:
+        return self._lanes if self._cursor is None else lanes.to_json(self._timeline, self._cursor.lanes)
 
     def _identity(self) -> dict[str, Any]:
         """What must be equal for a state to fit."""
@@ -414,6 +540,7 @@ class MinibatchSource:
             "order": self._timeline.name,
             "seed": f"{self._seed:016x}",
             "shuffle": shuffle,
+            "filling": self._filling,
             "schema": self.corpus.schema.digest,
             "corpus": self._corpus_digest(),
         }
@@ -463,11 +590,18 @@ class MinibatchSource:
             )
             position = Position(sweep, ordinal, samples, labels, state.get("window"))
             self._check_place(position)
+            unfinished = lanes.check_json(state.get("lanes", []), position)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
+        if unfinished and not self._truncated:
+            raise StateError(
+                "this state holds sequences that were delivered in part: load it with truncation_length",
+                saved={"lanes": unfinished},
+                current={"lanes": None},
+            )
         if verify:
             self._verify(position, fingerprint)
-        self._jump(position, fingerprint)
+        self._jump(position, fingerprint, unfinished)
 
     def _verify(self, position: Position, fingerprint: int | None) -> None:
         if fingerprint is None:
@@ -520,8 +654,10 @@ class MinibatchSource:
             (self._fingerprint if self._cursor is None else self._axis.fingerprint(self._cursor)),
         )
         self._corpus_digest()
+        self._lanes = self._lanes_to_json()
         self._cursor = None
         self._closed = True
+        self._ahead.drop()
         self._reader.close()
         self.corpus.close()
 
@@ -540,19 +676,6 @@ class MinibatchSource:
         return f"MinibatchSource({self.corpus.name}, {how}, seed {self._seed}, at {self.position!r})\n{rows}"
 
 
-def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
-    """Samples of each sequence as the minibatch budget counts them: of the defining stream, else of the longest.
-
-    Returns:
-        int64 (num_sequences,), or None if every sequence counts one.
-    """
-    counted = [values[schema.size_stream]] if schema.size_stream is not None else list(values.values())
-    if all(value.one_sample_each for value in counted):
-        return None
-    longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
-    return longest
-
-
 def _segment_lengths(segment: Segment) -> NDArray[np.int64]:
     return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
 
@@ -561,24 +684,6 @@ def _joined(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: An
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])
-
-
-def _checked_partition(partition: tuple[int, int]) -> tuple[int, int]:
-    try:
-        index, count = (int(n) for n in partition)
-    except (TypeError, ValueError):
-        raise ValueError(f"expected partition=(index, count), got {partition!r}") from None
-    if not 0 <= index < count:
-        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {partition!r}")
-    return index, count
-
-
-def _distributed_partition() -> tuple[int, int]:
-    """Rank and world size of torch.distributed if somebody has imported and initialised it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
 
 
 def _integer(value: Any) -> int:

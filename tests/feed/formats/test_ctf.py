@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import functools
 import json
 import operator
@@ -75,6 +76,12 @@ def test_our_cases(case, text_file):
     assert {k: getattr(error, k) for k in place} == place
 
 
+def read_or_raise(path, streams, options):
+    for chunk in read_all(fl.CTFDeserializer(path, streams, **options)):
+        for error in chunk.errors.values():
+            raise error
+
+
 def golden_cases():
     for base in (ROOT.parent, ROOT.parent.parent):
         path = base / "shared" / "golden" / "ctf_parse.json"
@@ -97,9 +104,7 @@ def test_cntk_answers(case, text_file):
     expected = case["expect"]
     if "error" in expected:
         with pytest.raises((fl.DataError, fl.SchemaError)):
-            corpus = fl.CTFDeserializer(path, streams, **options)
-            for error in read_all(corpus)[0].errors.values():
-                raise error
+            read_or_raise(path, streams, options)
         return
     corpus = fl.CTFDeserializer(path, streams, **options)
     chunks = read_all(corpus)
@@ -138,6 +143,13 @@ def plain_reader(path, fields):
     return out
 
 
+def pairs(sequence):
+    """The (index, value) pairs of each sample of one sparse sequence."""
+    found = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
+    bounds = sequence.indptr.tolist()
+    return [found[a:b] for a, b in itertools.pairwise(bounds)]
+
+
 REAL = [
     ("atis.train.ctf", {"S0": (943, True), "S1": (26, True), "S2": (129, True)}),
     ("seqclass.train.ctf", {"x": (2000, True), "y": (5, False)}),
@@ -157,17 +169,7 @@ def test_real_files(file, fields, tmp_path):
     expected = plain_reader(path, fields)
     for name, (_, sparse) in fields.items():
         if sparse:
-            got = [
-                [list(zip(i, v, strict=True)) for i, v in rows]
-                for chunk in chunks
-                for rows in (
-                    [
-                        (s.indices[a:b].tolist(), s.values[a:b].tolist())
-                        for a, b in zip(s.indptr, s.indptr[1:], strict=False)
-                    ]
-                    for s in chunk[name].sequences()
-                )
-            ]
+            got = [pairs(s) for chunk in chunks for s in chunk[name].sequences()]
             want = [
                 [[(int(i), float(np.float32(v))) for i, v in (pair.split(":") for pair in row)] for row in rows]
                 for rows in expected[name]

@@ -14,25 +14,29 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Position
+from feedline.feed.packing.runs import Lane
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
+from feedline.feed.timeline.plan import SEGMENT
 
 Ints = NDArray[np.int64]
 
 
 class Cursor(NamedTuple):
-    """A place on the axis.
+    """A place on the axis, and what was taken from it but not wholly delivered.
 
     Attributes:
         segment: the segment it is in.
         k: index of the next sequence in it; ``segment.n`` at its end.
         samples: samples on the axis before the segment.
         fingerprint: of all sequences before the segment; None after a bare seek.
+        lanes: of truncated BPTT; no other packing has any.
     """
 
     segment: Segment
     k: int
     samples: int
     fingerprint: int | None
+    lanes: tuple[Lane, ...] = ()
 
 
 class Part(NamedTuple):
@@ -71,7 +75,7 @@ class Axis:
         start = position.ordinal - plan.first
         if not 0 <= start < plan.count:
             raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.ordinal}")
-        return Cursor(self._segment(plan, start), 0, position.samples, fingerprint)
+        return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
     def settle(self, cursor: Cursor) -> Cursor | None:
         """The cursor itself, or, at the end of a segment, the start of the next; None where the axis ends."""
@@ -83,10 +87,23 @@ class Axis:
             return None if self._beyond(segment.plan.sweep) else cursor
         plan, start = segment.plan, segment.start + segment.n
         if start == plan.count:
-            if plan.last and self._beyond(plan.sweep + 1):
+            if self._beyond(plan.sweep + 1) and self.timeline.ends_sweep(plan):
                 return None
             plan, start = self.timeline.window_after(plan), 0
-        return Cursor(self._segment(plan, start), 0, samples, self.fingerprint(cursor))
+        return Cursor(self.segment(plan, start), 0, samples, self.fingerprint(cursor))
+
+    def limit(self, cursor: Cursor) -> int:
+        """Index in the cursor's segment before which sequences may start: its end, or where the axis ends.
+
+        A sequence may start while fewer than ``max_samples`` samples stand before it; the last may overshoot.
+        """
+        segment = cursor.segment
+        if self.max_samples is None:
+            return segment.n
+        left = self.max_samples - cursor.samples
+        if segment.ends is None:
+            return max(cursor.k, min(segment.n, left))
+        return max(cursor.k, int(np.searchsorted(segment.ends[:-1], left, side="left")))
 
     def samples(self, cursor: Cursor) -> int:
         """Samples on the axis before the cursor."""
@@ -108,7 +125,7 @@ class Axis:
     def ends_sweep(self, part: Part) -> bool:
         """Whether the part holds the last sequence of a sweep."""
         plan = part.segment.plan
-        return plan.last and part.segment.start + part.b == plan.count
+        return part.segment.start + part.b == plan.count and self.timeline.ends_sweep(plan)
 
     def seek_samples(self, samples: int) -> Cursor:
         """The first sequence that starts at or after ``samples`` samples from the start of the axis.
@@ -125,7 +142,7 @@ class Axis:
             plan, start = segment.plan, segment.start + segment.n
             if start == plan.count:
                 plan, start = self.timeline.window_after(plan), 0
-            cursor = Cursor(self._segment(plan, start), 0, cursor.samples + segment.samples, None)
+            cursor = Cursor(self.segment(plan, start), 0, cursor.samples + segment.samples, None)
         assert cursor is not None
         ends, target = cursor.segment.ends, samples - cursor.samples
         k = target if ends is None else int(np.searchsorted(ends, target, side="left"))
@@ -134,8 +151,9 @@ class Axis:
     def _beyond(self, sweep: int) -> bool:
         return self.max_sweeps is not None and sweep >= self.max_sweeps
 
-    def _segment(self, plan: WindowPlan, start: int) -> Segment:
-        segment = self.timeline.segment(plan, start)
+    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
+        """The segment of ``plan`` from its place ``start``, of at most ``most`` sequences, with its lengths."""
+        segment = self.timeline.segment(plan, start, most)
         lengths = self._lengths(segment)
         if lengths is not None:
             segment.ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

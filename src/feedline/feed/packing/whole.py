@@ -7,84 +7,68 @@ order are the global minibatch. Cost: one binary search a minibatch and segment.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.packer import Plan, nothing_left
+from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
 
 
-class Plan(NamedTuple):
-    """The sequences of one global minibatch.
+class Whole:
+    """The `Packer` of ``filling="global"``: never more than the size, except one sequence that alone is longer."""
 
-    Attributes:
-        start: the cursor before it (settled: inside a segment).
-        parts: its sequences, in order.
-        samples: their samples on the axis.
-        sweep_end: it holds the last sequence of a sweep.
-        after: the cursor behind it.
+    def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
+        """See `Packer`. Minibatches cross sweeps."""
+        settled = axis.settle(cursor)
+        if settled is None:
+            return nothing_left(cursor)
+        start = settled
+        parts: list[Part] = []
+        total, sweep_end = 0, False
+        while True:
+            segment, k = settled.segment, settled.k
+            limit = segment.n if axis.max_samples is None else axis.limit(settled)
+            stop = fit(segment, k, limit, size - total, first=not parts)
+            if stop > k:
+                part = Part(segment, k, stop)
+                parts.append(part)
+                total += stop - k if segment.ends is None else int(segment.ends[stop] - segment.ends[k])
+                sweep_end = sweep_end or axis.ends_sweep(part)
+                settled = settled._replace(k=stop)
+            if stop < segment.n or total >= size:
+                break
+            following = axis.settle(settled)
+            if following is None:
+                break
+            settled = following
+        return Plan(start, share(tuple(parts), total, index, count), total, sweep_end, settled)
+
+
+def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
+    """End of the run of sequences from index ``k`` that fits ``room`` samples; stops as soon as it is full.
+
+    Args:
+        segment: whose sequences.
+        k: index of the first.
+        limit: index to stop at, whatever room is left; at least ``k``.
+        room: samples.
+        first: take one even if it alone is longer.
     """
-
-    start: Cursor
-    parts: tuple[Part, ...]
-    samples: int
-    sweep_end: bool
-    after: Cursor
-
-
-def plan(axis: Axis, cursor: Cursor, size: int) -> Plan | None:
-    """The global minibatch of at most ``size`` samples that starts at ``cursor``; None where the axis ends.
-
-    Never more than ``size`` samples, except one sequence that alone is longer. Minibatches cross sweeps.
-    """
-    settled = axis.settle(cursor)
-    if settled is None:
-        return None
-    start = settled
-    parts: list[Part] = []
-    total, sweep_end = 0, False
-    while True:
-        segment, k = settled.segment, settled.k
-        stop = _fit(axis, settled, size - total, first=not parts)
-        if stop > k:
-            part = Part(segment, k, stop)
-            parts.append(part)
-            total += stop - k if segment.ends is None else int(segment.ends[stop] - segment.ends[k])
-            sweep_end = sweep_end or axis.ends_sweep(part)
-            settled = settled._replace(k=stop)
-        if stop < segment.n or total >= size:
-            break
-        following = axis.settle(settled)
-        if following is None:
-            break
-        settled = following
-    return Plan(start, tuple(parts), total, sweep_end, settled)
-
-
-def _fit(axis: Axis, cursor: Cursor, room: int, first: bool) -> int:
-    """End of the run of sequences from the cursor that fits ``room`` samples; stops as soon as it is full."""
-    segment, k = cursor.segment, cursor.k
-    ends, n = segment.ends, segment.n
-    left = None if axis.max_samples is None else axis.max_samples - cursor.samples
+    ends = segment.ends
     if ends is None:
-        stop = min(k + room, n)
-        if first and stop == k:
-            stop = k + 1
-        return stop if left is None else max(k, min(stop, left))
-    target = int(ends[k]) + room
-    stop = int(np.searchsorted(ends, target, side="left"))
-    if stop > n or ends[stop] > target:
-        stop -= 1
-    stop = max(stop, k)
+        stop = k + room
+    else:
+        target = int(ends[k]) + room
+        stop = int(np.searchsorted(ends, target, side="left"))
+        if stop > segment.n or ends[stop] > target:
+            stop -= 1
+        stop = max(stop, k)
     if first and stop == k:
         stop = k + 1
-    if left is not None:
-        # A sequence may start while fewer than max_samples samples stand before it; the last may overshoot.
-        stop = max(k, min(stop, int(np.searchsorted(ends[:-1], left, side="left"))))
-    return stop
+    return min(stop, limit)
 
 
 def share(parts: tuple[Part, ...], samples: int, index: int, count: int) -> tuple[Part, ...]:

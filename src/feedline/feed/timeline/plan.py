@@ -145,9 +145,11 @@ class Segment:
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
         slots: uint32 (n,), where the chunk of each sequence is held, once it is.
+        at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
+            None: they are consecutive.
     """
 
-    __slots__ = ("ends", "index", "n", "ordinals", "place", "plan", "slots", "start")
+    __slots__ = ("at", "ends", "index", "n", "ordinals", "place", "plan", "slots", "start")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
@@ -156,6 +158,24 @@ class Segment:
         self.ordinals = chunk_ordinals[self.place] + self.index
         self.ends: Ints | None = None
         self.slots: NDArray[np.uint32] | None = None
+        self.at: Ints | None = None
+
+    def take(self, which: Ints) -> Segment:
+        """The sequences at the indices ``which`` alone, rising; their order on the axis is unchanged."""
+        part = object.__new__(Segment)
+        part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
+        part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
+        part.slots = None if self.slots is None else self.slots[which]
+        part.ends = None
+        if self.ends is not None:
+            part.ends = np.zeros(len(which) + 1, np.int64)
+            np.cumsum(np.diff(self.ends)[which], out=part.ends[1:])
+        return part
+
+    def places(self, a: int, b: int) -> Ints:
+        """Places in the window of the sequences a..b-1."""
+        places: Ints = self.start + (np.arange(a, b) if self.at is None else self.at[a:b])
+        return places
 
     @property
     def samples(self) -> int:
@@ -191,15 +211,19 @@ class Timeline(abc.ABC):
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
+    def ends_sweep(self, plan: WindowPlan) -> bool:
+        """Whether no sequence follows the window in its sweep."""
+        return plan.last
+
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
         """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
             yield plan.chunks
 
-    def segment(self, plan: WindowPlan, start: int) -> Segment:
-        """The segment of ``plan`` that begins at its place ``start``."""
-        return Segment(plan, start, min(SEGMENT, plan.count - start), self.table.starts[plan.chunks])
+    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
+        """The segment of ``plan`` that begins at its place ``start``, of at most ``most`` sequences."""
+        return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks])
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """(sweep, ordinal, window) of place ``place`` of a window; of the next one when it is its end."""

@@ -41,6 +41,7 @@ class UnsizedOrder(Timeline):
         super().__init__(ChunkTable([]), seed, shuffle, window)
         self._width = window.chunks if shuffle else 1
         self._total, self._count = chunks, count
+        self._ends: tuple[WindowPlan, bool] | None = None
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
         """Chunk numbers of a window, in its order; reads nothing."""
@@ -59,6 +60,11 @@ class UnsizedOrder(Timeline):
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; reads the window's chunks."""
         number = window or 0
+        plan = self._window(sweep, number)
+        # A saved position may name the window after the last one read, before anybody knew that it is empty.
+        return plan if plan.count or ordinal else self.window_after(plan)
+
+    def _window(self, sweep: int, number: int) -> WindowPlan:
         if sweep < 0 or not 0 <= number < self.windows:
             raise IndexError(f"expected 0 <= window < {self.windows}, got sweep {sweep}, window {number}")
         chunks = self.chunks_of(sweep, number)
@@ -74,12 +80,20 @@ class UnsizedOrder(Timeline):
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
         """See `Timeline.window_after`; passes over windows without sequences."""
-        for _ in range(self.windows + 1):
+        for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
             following = (plan.sweep + 1, 0) if plan.last else (plan.sweep, plan.number + 1)
-            plan = self.window_at(following[0], 0, following[1])
+            plan = self._window(*following)
             if plan.count:
                 return plan
         raise DataError("expected at least one sequence, got none in any chunk")
+
+    def ends_sweep(self, plan: WindowPlan) -> bool:
+        """See `Timeline.ends_sweep`; reads what follows until a window has sequences."""
+        if self._ends is None or self._ends[0] is not plan:
+            following = range(plan.number + 1, self.windows)
+            ends = not any(self._count(self.chunks_of(plan.sweep, number)).any() for number in following)
+            self._ends = plan, ends
+        return self._ends[1]
 
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
@@ -88,12 +102,12 @@ class UnsizedOrder(Timeline):
             sweep, number = (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
             yield self.chunks_of(sweep, number)
 
-    def segment(self, plan: WindowPlan, start: int) -> Segment:
+    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """See `Timeline.segment`."""
-        return Segment(plan, start, min(SEGMENT, plan.count - start), plan.chunks << 32)
+        return Segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """See `Timeline.position_of`."""
         if place < plan.count:
             return plan.sweep, place, plan.number
-        return (plan.sweep + 1, 0, 0) if plan.last else (plan.sweep, 0, plan.number + 1)
+        return (plan.sweep + 1, 0, 0) if self.ends_sweep(plan) else (plan.sweep, 0, plan.number + 1)

@@ -1,0 +1,214 @@
+"""Truncated BPTT: sequences queue in lanes, and every minibatch takes so many samples from the front of each.
+
+A minibatch of S samples has ``max(1, S // length)`` lanes. Lane by lane, whole sequences are taken from the axis
+while a lane holds at most ``length`` samples; then each lane delivers up to ``length`` samples, going on with its
+next sequence where one ends. So a learner that keeps one state a lane sees every sequence whole and in order. The
+lanes are part of the cursor, and of the state: nothing in them is lost by a restart.
+
+If the number of lanes falls, those above it get no more sequences and go first until they are empty, in place of as
+many others, which wait; lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is lost,
+repeated or delivered in another order within its sequence.
+
+``filling="global"``: all ranks plan all lanes, and lane l of L belongs to rank ``l * count // L``; the parts in rank
+order are the minibatch of one process. A change of L or of the ranks moves lanes between ranks.
+``filling="cntk"``: each worker has its own lanes, an equal share of L, filled with the sequences it owns.
+
+Cost: some microseconds a piece. Memory: for each lane the samples of ``length`` and one sequence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.data import Position
+from feedline.errors import StateError
+from feedline.feed.packing.axis import Axis, Cursor
+from feedline.feed.packing.local import Owned, Ownership, first_whole_sweep
+from feedline.feed.packing.packer import Plan
+from feedline.feed.packing.runs import Lane, Piece, Run
+from feedline.feed.timeline import Timeline, WindowPlan
+
+
+class Lanes:
+    """The `Packer` of ``truncation_length``.
+
+    Args:
+        length: samples that a lane delivers at a time.
+        local: each worker fills lanes of its own (``filling="cntk"``).
+    """
+
+    def __init__(self, length: int, local: bool) -> None:
+        self._length, self._local = length, local
+        self._ownership = Ownership()
+
+    def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
+        """See `Packer`.
+
+        Raises:
+            ValueError: ``filling="cntk"``, and fewer lanes than workers.
+        """
+        width = max(1, size // self._length)
+        worker = (0, 1)
+        if self._local:
+            if count > width:
+                raise ValueError(
+                    f"expected at least one lane for each of {count} workers, got {width} lanes of {self._length} "
+                    f"samples in {size}; raise the minibatch size to {count * self._length} or lower the workers"
+                )
+            width = width // count + (index < width % count)
+            worker, index, count = (index, count), 0, 1
+        lanes = list(cursor.lanes)
+        lanes += [Lane()] * (width - len(lanes))
+        served = range(len(lanes) - width, len(lanes))
+        mine = {lane for i, lane in enumerate(served) if i * count // width == index}
+        walk = _Walk(axis, cursor, self._ownership, worker)
+        entered: list[Run] = []
+        for number in served:
+            if number < width:
+                runs, done = lanes[number]
+                more = walk.draw(self._length - lanes[number].samples)
+                lanes[number] = Lane((*runs, *more), done)
+                if number in mine:
+                    entered += more
+        if walk.ended and not any(lane.runs for lane in lanes):
+            return Plan(cursor, (), 0, False, walk.cursor._replace(lanes=()), ended=True)
+        pieces: list[Piece] = []
+        total, sweep_end = 0, walk.passed_end
+        for number in served:
+            taken, lanes[number], completed = lanes[number].take(self._length, number)
+            total += sum(piece.stop - piece.start for piece in taken)
+            sweep_end = sweep_end or completed
+            if number in mine:
+                pieces += taken
+        while lanes and not lanes[-1].runs:
+            lanes.pop()
+        after = walk.cursor._replace(lanes=tuple(lanes))
+        return Plan(cursor, (), total, sweep_end, after, entered=tuple(entered), pieces=tuple(pieces))
+
+
+class _Walk:
+    """Takes one worker's sequences from the axis, run by run.
+
+    Attributes:
+        cursor: behind the last one taken.
+        ended: the axis has ended.
+        passed_end: a sweep has ended with a sequence of another worker.
+    """
+
+    def __init__(self, axis: Axis, cursor: Cursor, ownership: Ownership, worker: tuple[int, int]) -> None:
+        self._axis, self.cursor = axis, cursor
+        self._ownership, self._worker = ownership, worker
+        self._barren: int | None = None
+        self.ended = self.passed_end = False
+
+    def draw(self, missing: int) -> list[Run]:
+        """Sequences until they have more than ``missing`` samples, or none are left, or a whole sweep had none."""
+        runs: list[Run] = []
+        while missing >= 0 and not self.ended:
+            settled = self._axis.settle(self.cursor)
+            if settled is None:
+                self.ended = True
+                break
+            self.cursor = settled
+            segment = settled.segment
+            if self._barren is None:
+                self._barren = first_whole_sweep(self._axis, settled)
+            if segment.plan.sweep > self._barren:
+                break
+            owned = self._ownership.of(self._axis, segment, *self._worker)
+            limit = self._axis.limit(settled)
+            a, b = owned.before(settled.k), owned.before(limit)
+            stop = min(b, _beyond(owned, a, missing))
+            if stop > a:
+                runs.append(Run(owned.segment, a, stop))
+                missing -= runs[-1].samples
+                self._barren = segment.plan.sweep + 1
+            k = limit if missing >= 0 else owned.whole(stop - 1) + 1
+            self.cursor = settled._replace(k=k)
+            if k == segment.n and segment.plan.last and segment.start + k == segment.plan.count:
+                self.passed_end = self.passed_end or stop == 0 or owned.whole(stop - 1) + 1 < k
+        return runs
+
+
+def _beyond(owned: Owned, a: int, samples: int) -> int:
+    """The index at which the sequences from ``a`` on have more than ``samples`` samples; past the end if never."""
+    ends = owned.segment.ends
+    return a + samples + 1 if ends is None else int(np.searchsorted(ends, int(ends[a]) + samples, side="right"))
+
+
+# ---- lanes in a state -----------------------------------------------------------------------------
+
+
+def to_json(timeline: Timeline, lanes: Iterable[Lane]) -> list[list[list[int]]]:
+    """Lanes as lists of ``[sweep, sequence, count, done]``, with ``window`` as a fifth where positions have one.
+
+    An entry is ``count`` consecutive sequences, of the first of which ``done`` samples were delivered.
+    """
+    return [_lane_to_json(timeline, lane) for lane in lanes]
+
+
+def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
+    entries: list[list[int]] = []
+    done = lane.done
+    for run in lane.runs:
+        segment = run.segment
+        at = min(bisect_right(run.ends, done), len(run.ends) - 1) - 1
+        places = segment.places(run.a + at, run.b)
+        for group in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            sweep, ordinal, window = timeline.position_of(segment.plan, int(group[0]))
+            entry = [sweep, ordinal, len(group), done - run.ends[at] if done else 0]
+            entries.append(entry if window is None else [*entry, window])
+            done = 0
+    return entries
+
+
+def check_json(lanes: Any, position: Position) -> list[list[list[int]]]:
+    """The lanes of a state taken at ``position``, if they are lists of lists of numbers as `to_json` makes them.
+
+    Raises:
+        TypeError, ValueError: they are not.
+    """
+    if not isinstance(lanes, list) or not all(isinstance(lane, list) for lane in lanes):
+        raise TypeError(f"expected lanes to be lists of entries, got {lanes!r}")
+    width = 4 if position.window is None else 5
+    for entry in (entry for lane in lanes for entry in lane):
+        if not isinstance(entry, list) or len(entry) != width or not all(type(n) is int for n in entry):
+            raise TypeError(f"expected {width} numbers for an entry of a lane, got {entry!r}")
+        if entry[0] > position.sweep:
+            raise ValueError(f"expected sweeps up to {position.sweep} in a lane, got {entry[0]}")
+        if min(entry) < 0 or entry[2] < 1:
+            raise ValueError(f"expected numbers of at least 0 and a count of at least 1 in a lane, got {entry!r}")
+    return lanes
+
+
+def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]]]) -> tuple[Lane, ...]:
+    """Lanes as they were, found again through the order; reads nothing where sizes are known.
+
+    Raises:
+        StateError: sequences that the order does not have.
+    """
+    # Entries of one window share its plan, so that its permutation is made once.
+    plans: dict[tuple[int, int], WindowPlan] = {}
+    current = cursor.segment.plan
+    plans[current.sweep, current.number] = current
+    out = []
+    for lane in lanes:
+        runs = []
+        for sweep, ordinal, count, done, *window in lane:
+            try:
+                plan = axis.timeline.window_at(sweep, ordinal, *window)
+            except IndexError as error:
+                raise StateError(f"a lane of this state is damaged: {error}", saved={"lanes": lanes}) from error
+            plan = plans.setdefault((plan.sweep, plan.number), plan)
+            start = ordinal - plan.first
+            if start + count > plan.count:
+                raise StateError("a lane of this state goes beyond its window", saved={"lanes": lanes})
+            runs.append(Run(axis.segment(plan, start, count), 0, count))
+            if done and (len(runs) > 1 or done >= runs[0].ends[1]):
+                raise StateError("a lane of this state has more samples done than its sequence", saved={"lanes": lanes})
+        out.append(Lane(tuple(runs), lane[0][3] if lane else 0))
+    return tuple(out)

@@ -1,0 +1,133 @@
+"""CNTK's filling: each worker packs its own sequences by itself; for parity with CNTK 2.7, not for new work.
+
+All workers walk the same order, but each takes only what it owns and fills its own share of the size, so they stand at
+different places between minibatches, and a state belongs to one rank. The union over workers is every sequence
+once. A worker may end earlier than another, or own nothing at all: then it ends with the axis, or, on an axis without
+end, hands out an empty minibatch a sweep. Cost: one pass over each segment to find what is owned, then a few
+binary searches a minibatch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.packer import Plan, nothing_left
+from feedline.feed.packing.whole import fit
+from feedline.feed.timeline import Segment
+
+Ints = NDArray[np.int64]
+
+
+class Owned(NamedTuple):
+    """The sequences of a segment that one worker owns.
+
+    Attributes:
+        segment: these sequences alone.
+        which: int64 (n,), their indices in the whole segment, rising; None: all of them.
+    """
+
+    segment: Segment
+    which: Ints | None = None
+
+    def before(self, k: int) -> int:
+        """How many of them stand before index ``k`` of the whole segment."""
+        return k if self.which is None else int(np.searchsorted(self.which, k))
+
+    def whole(self, i: int) -> int:
+        """Index in the whole segment of number ``i`` of them."""
+        return i if self.which is None else int(self.which[i])
+
+
+class Ownership:
+    """Which sequences a worker owns: those whose number, modulo the number of workers, is its rank.
+
+    The number is that of the chunk in the order of the sweep where the order is shuffled, else that of the sequence in
+    the sweep (in its window, where sizes are unknown before reading). Remembers the last segment asked for.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Segment, int, int, Owned] | None = None
+
+    def of(self, axis: Axis, segment: Segment, index: int, count: int) -> Owned:
+        """What worker ``index`` of ``count`` owns of ``segment``."""
+        if count == 1:
+            return Owned(segment)
+        last = self._last
+        if last is not None and last[0] is segment and last[1:3] == (index, count):
+            return last[3]
+        if axis.timeline.shuffle:
+            numbers = segment.plan.position + segment.place.astype(np.int64)
+        else:
+            numbers = segment.plan.first + segment.start + np.arange(segment.n)
+        which = np.flatnonzero(numbers % count == index)
+        owned = Owned(segment.take(which), which)
+        self._last = (segment, index, count, owned)
+        return owned
+
+
+class Local:
+    """The `Packer` of ``filling="cntk"``."""
+
+    def __init__(self) -> None:
+        self._ownership = Ownership()
+
+    def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
+        """See `Packer`; the first sequence is taken even if it is longer, unless a sweep has ended before it."""
+        settled = axis.settle(cursor)
+        if settled is None:
+            return nothing_left(cursor)
+        room = share_of(size, index, count)
+        start, barren = settled, first_whole_sweep(axis, settled)
+        parts: list[Part] = []
+        total, sweep_end = 0, False
+        while parts or settled.segment.plan.sweep <= barren:
+            segment = settled.segment
+            owned = self._ownership.of(axis, segment, index, count)
+            mine, limit = owned.segment, axis.limit(settled)
+            a, b = owned.before(settled.k), owned.before(limit)
+            stop = fit(mine, a, b, room - total, first=not parts and not sweep_end)
+            if stop > a:
+                parts.append(Part(mine, a, stop))
+                total += stop - a if mine.ends is None else int(mine.ends[stop] - mine.ends[a])
+            # What others own is passed over, up to the next sequence that does not fit or to the end of the sweep;
+            # CNTK without randomization stops behind a full minibatch.
+            full = total >= room
+            k = owned.whole(stop) if stop < b else limit
+            if full and not axis.timeline.shuffle:
+                k = owned.whole(stop - 1) + 1
+            settled = settled._replace(k=k)
+            at_end = axis.ends_sweep(Part(segment, 0, k))
+            sweep_end = sweep_end or at_end
+            if stop < b or (full and (at_end or not axis.timeline.shuffle)):
+                break
+            following = axis.settle(settled)
+            if following is None:
+                if not parts:
+                    return nothing_left(settled)
+                break
+            settled = following
+        passed = axis.samples(settled) - axis.samples(start)
+        return Plan(start, tuple(parts), passed, sweep_end, settled)
+
+
+def share_of(size: int, index: int, count: int) -> int:
+    """Samples that worker ``index`` of ``count`` fills of ``size``: an equal share, the rest goes to the first ones."""
+    share = size // count + (index < size % count)
+    if share == 0:
+        warnings.warn(
+            f"a minibatch of {size} samples leaves none for worker {index} of {count}; it takes 1",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return max(1, share)
+
+
+def first_whole_sweep(axis: Axis, cursor: Cursor) -> int:
+    """The first sweep of which nothing stands before ``cursor``."""
+    sweep, ordinal, _, _, window = axis.position(cursor)
+    return sweep if ordinal == 0 and not window else sweep + 1

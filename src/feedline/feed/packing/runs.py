@@ -1,0 +1,178 @@
+"""Runs and lanes: what truncated BPTT keeps between minibatches.
+
+A lane is a queue of runs, a run is some sequences of one segment that entered a lane together. Lanes are values:
+taking from one makes another. What a run holds is read once, when it enters, and kept with it, so that a sequence
+much longer than its window's life needs no chunk again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Schema, Value
+from feedline.data.value import DenseValue, SparseValue
+from feedline.feed.timeline import Segment
+
+Ints = NDArray[np.int64]
+
+
+class Content(NamedTuple):
+    """What a run holds, once read.
+
+    Attributes:
+        values: one value per stream, all with the same rows, of the readable sequences of the run.
+        ends: row of ``values`` at which each sequence begins, and their number of rows; an unreadable one has none.
+    """
+
+    values: dict[str, Value]
+    ends: list[int]
+
+
+class Run:
+    """The sequences a..b-1 of a segment, in a lane.
+
+    Attributes:
+        segment, a, b: which sequences.
+        ends: samples before each of them, and of all.
+        content: what it holds; None until it is read.
+    """
+
+    __slots__ = ("a", "b", "content", "ends", "segment")
+
+    def __init__(self, segment: Segment, a: int, b: int) -> None:
+        self.segment, self.a, self.b = segment, a, b
+        self.ends: list[int] = (
+            list(range(b - a + 1)) if segment.ends is None else (segment.ends[a : b + 1] - segment.ends[a]).tolist()
+        )
+        self.content: Content | None = None
+
+    @property
+    def samples(self) -> int:
+        """Samples of all its sequences."""
+        return self.ends[-1]
+
+    @property
+    def ends_sweep(self) -> bool:
+        """Whether it holds the last sequence of a sweep."""
+        segment = self.segment
+        return segment.plan.last and int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count
+
+
+class Piece(NamedTuple):
+    """The samples start..stop-1 of a run, delivered by lane number ``lane``."""
+
+    run: Run
+    start: int
+    stop: int
+    lane: int
+
+
+class Lane(NamedTuple):
+    """A queue of runs.
+
+    Attributes:
+        runs: front first.
+        done: samples of the first run that were delivered.
+    """
+
+    runs: tuple[Run, ...] = ()
+    done: int = 0
+
+    @property
+    def samples(self) -> int:
+        """Samples not yet delivered."""
+        return sum(run.ends[-1] for run in self.runs) - self.done
+
+    def take(self, most: int, number: int) -> tuple[list[Piece], Lane, bool]:
+        """Up to ``most`` samples from the front, for lane ``number``.
+
+        Returns:
+            The pieces, the lane behind them, and whether they complete the last sequence of a sweep.
+        """
+        pieces: list[Piece] = []
+        done, sweep_end = self.done, False
+        for i, run in enumerate(self.runs):
+            stop = min(done + most, run.ends[-1])
+            if stop > done:
+                pieces.append(Piece(run, done, stop, number))
+                most -= stop - done
+            if stop < run.ends[-1]:
+                return pieces, Lane(self.runs[i:], stop), sweep_end
+            sweep_end, done = sweep_end or run.ends_sweep, 0
+        return pieces, Lane(), sweep_end
+
+
+class Cut(NamedTuple):
+    """Pieces as the streams of a minibatch; one entry for each piece of a sequence.
+
+    Attributes:
+        values: one value per stream.
+        ids: int64 (n,), ordinal of the sequence.
+        lanes: int64 (n,), the lane.
+        begins: bool (n,), whether the piece starts its sequence.
+        samples: rows of every stream.
+    """
+
+    values: dict[str, Value]
+    ids: Ints
+    lanes: Ints
+    begins: NDArray[np.bool_]
+    samples: int
+
+
+def cut(schema: Schema, pieces: tuple[Piece, ...]) -> Cut:
+    """Copy ``pieces`` out of their runs, which have been read; unreadable sequences are left out."""
+    ids: list[int] = []
+    lanes: list[int] = []
+    begins: list[bool] = []
+    offsets = [0]
+    ranges: list[tuple[dict[str, Value], int, int]] = []
+    for run, start, stop, lane in pieces:
+        assert run.content is not None
+        ends, rows = run.ends, run.content.ends
+        ordinals = run.segment.ordinals
+        i = bisect_right(ends, start) - 1
+        first = last = -1
+        while i < len(ends) - 1 and ends[i] < stop:
+            low, high = max(ends[i], start), min(ends[i + 1], stop)
+            if high > low and rows[i + 1] > rows[i]:
+                row = rows[i] - ends[i]
+                first, last = row + low if first < 0 else first, row + high
+                ids.append(int(ordinals[run.a + i]))
+                lanes.append(lane)
+                begins.append(low == ends[i])
+                offsets.append(offsets[-1] + high - low)
+            i += 1
+        if first >= 0:
+            # The rows between are those of the pieces: unreadable sequences have none.
+            ranges.append((run.content.values, first, last))
+    # Kept even where all pieces have one sample: the layout of a minibatch is not to depend on where it was cut.
+    bounds = np.array(offsets, np.int64)
+    values = {name: Value.empty(stream, ragged=True) for name, stream in schema.items()}
+    if ranges:
+        values = {name: _concatenate([(v[name], a, b) for v, a, b in ranges], bounds) for name in schema}
+    return Cut(values, np.array(ids, np.int64), np.array(lanes, np.int64), np.array(begins, np.bool_), offsets[-1])
+
+
+def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
+    """The rows a..b-1 of each value, one after the other, parted by ``offsets``."""
+    dense = [value.rows[a:b] for value, a, b in ranges if isinstance(value, DenseValue)]
+    if dense:
+        return DenseValue(np.concatenate(dense), offsets)
+    counts, indices, values = [], [], []
+    classes = 0
+    for value, a, b in ranges:
+        assert isinstance(value, SparseValue)
+        low, high = value.indptr[a], value.indptr[b]
+        counts.append(np.diff(value.indptr[a : b + 1]))
+        indices.append(value.indices[low:high])
+        values.append(value.values[low:high])
+        classes = value.classes
+    lengths = np.concatenate(counts)
+    indptr = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    return SparseValue(indptr, np.concatenate(indices), np.concatenate(values), classes, offsets)
