@@ -45,11 +45,11 @@ def mnist_text(size: int) -> bytes:
     lines, length = [], 0
     while length < size:
         # A stroke: overlapping blobs along a line.
-        at, to = rng.uniform(6, 22, (2, 2))
+        at, to = rng.uniform(4, 24, (2, 2))
         image = np.zeros((28, 28))
-        for t in np.linspace(0, 1, 5):
+        for t in np.linspace(0, 1, 7):
             cy, cx = at + (to - at) * t
-            np.maximum(image, 1.35 - ((y - cy) ** 2 + (x - cx) ** 2) / 9.0, out=image)
+            np.maximum(image, 1.35 - ((y - cy) ** 2 + (x - cx) ** 2) / 13.0, out=image)
         pixels = np.clip(image * 190 + rng.integers(-20, 20, image.shape), 0, 255) * (image > 0)
         body = b" ".join([digits[v] for v in pixels.astype(int).ravel().tolist()])
         lines.append(b"|y " + one_hot[int(rng.integers(LABELS))] + b" |x " + body + b"\n")
