@@ -1,12 +1,13 @@
-"""User corpora: both kinds resume, restore reads at most a window, and what is delivered is compared with what was said."""
+"""User corpora: both kinds resume, restoring reads a window, and what comes is compared with what was said."""
 
+import itertools
 import threading
 import time
 
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
@@ -64,9 +65,7 @@ def delivered(minibatches):
 
 
 def flat(lengths):
-    return [
-        [[i, step] for step in range(n)] for i, n in enumerate(n for chunk in lengths for n in chunk)
-    ]
+    return [[[i, step] for step in range(n)] for i, n in enumerate(n for chunk in lengths for n in chunk)]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -87,6 +86,8 @@ chunked = st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size
 @settings(max_examples=120, deadline=None)
 @given(chunked, st.sampled_from(ALL), st.integers(1, 9), st.integers(1, 3), st.integers(0, 40))
 def test_each_sweep_delivers_everything_once_and_ends(lengths, kind, size, width, stop):
+    # Ragged sequences that happen to have as many samples as there are would need chunk_lengths.
+    assume(kind is not Told or not Told(lengths).sized or flat([[1] * len(n) for n in lengths]) == flat(lengths))
     whole = source(kind, lengths, shuffle=fl.Window(chunks=width), max_sweeps=2)
     minibatches = list(whole.minibatches(size))
     sequences = delivered(minibatches)
@@ -113,7 +114,7 @@ def test_restoring_reads_at_most_one_window(kind, most):
     for _ in range(40):
         minibatch = feed.next_minibatch(1)
         states.append((feed.state_dict(), minibatch))
-    for (state, _), (_, expected) in zip(states, states[1:], strict=False):
+    for (state, _), (_, expected) in itertools.pairwise(states):
         restored = make()
         restored.load_state_dict(state)
         assert restored.corpus.reads == []
