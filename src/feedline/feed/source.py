@@ -388,9 +388,11 @@ class MinibatchSource:
         return values, ids, good
 
     def _gather_again(self, run: Run) -> Gathered:
-        """As `_gather`, for sequences whose window is no longer in use: reads their chunks alone."""
+        """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
         if isinstance(self._reader, MappedReader) or not self.corpus.sized:
-            return self._gather((Part(run.segment, run.a, run.b),))
+            again = run.segment.take(np.arange(run.a, run.b))
+            again.slots = None  # they may be those of a window that was let go
+            return self._gather((Part(again, 0, again.n),))
         ids = run.segment.ordinals[run.a : run.b]
         chunk = self.corpus.select(ids)
         good = self._pass_over(chunk.errors, ids)
