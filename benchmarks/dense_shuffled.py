@@ -89,7 +89,9 @@ def taking(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], count: int) -> Cont
     return take
 
 
-def torch_loaders(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], size: int = SIZE, workers: int = 0) -> tuple[Any, Any]:
+def torch_loaders(
+    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], size: int = SIZE, workers: int = 0
+) -> tuple[Any, Any]:
     """torch's usual DataLoader over tensors, and its fastest idiom."""
     import warnings
 

@@ -113,10 +113,7 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
     """In the fresh process: feed for a while, and say what the limit is."""
     start = usage("self")["private"]
     corpus: fl.Deserializer
-    if kind == "ctf":
-        corpus = fl.CTFDeserializer(path, data.ONE_HOT.streams)
-    else:
-        corpus = fl.StoreDeserializer(path)
+    corpus = fl.CTFDeserializer(path, data.ONE_HOT.streams) if kind == "ctf" else fl.StoreDeserializer(path)
     source = fl.MinibatchSource(corpus)
     window = 0.0
     samples = 0

@@ -1,5 +1,6 @@
 """User corpora: both kinds resume, restore reads at most a window, and what is delivered is compared with what was said."""
 
+import itertools
 import threading
 import time
 
@@ -64,9 +65,7 @@ def delivered(minibatches):
 
 
 def flat(lengths):
-    return [
-        [[i, step] for step in range(n)] for i, n in enumerate(n for chunk in lengths for n in chunk)
-    ]
+    return [[[i, step] for step in range(n)] for i, n in enumerate(n for chunk in lengths for n in chunk)]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -113,7 +112,7 @@ def test_restoring_reads_at_most_one_window(kind, most):
     for _ in range(40):
         minibatch = feed.next_minibatch(1)
         states.append((feed.state_dict(), minibatch))
-    for (state, _), (_, expected) in zip(states, states[1:], strict=False):
+    for (state, _), (_, expected) in itertools.pairwise(states):
         restored = make()
         restored.load_state_dict(state)
         assert restored.corpus.reads == []
