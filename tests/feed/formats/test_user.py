@@ -1,4 +1,4 @@
-"""User corpora: both kinds resume, restore reads at most a window, and what is delivered is compared with what was said."""
+"""User corpora: both kinds resume, restoring reads a window, and what comes is compared with what was said."""
 
 import itertools
 import threading
@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
@@ -86,6 +86,8 @@ chunked = st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size
 @settings(max_examples=120, deadline=None)
 @given(chunked, st.sampled_from(ALL), st.integers(1, 9), st.integers(1, 3), st.integers(0, 40))
 def test_each_sweep_delivers_everything_once_and_ends(lengths, kind, size, width, stop):
+    # Ragged sequences that happen to have as many samples as there are would need chunk_lengths.
+    assume(kind is not Told or not Told(lengths).sized or flat([[1] * len(n) for n in lengths]) == flat(lengths))
     whole = source(kind, lengths, shuffle=fl.Window(chunks=width), max_sweeps=2)
     minibatches = list(whole.minibatches(size))
     sequences = delivered(minibatches)
