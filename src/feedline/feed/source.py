@@ -298,7 +298,7 @@ class MinibatchSource:
         plan = cursor.segment.plan
         if plan is not self._window_in_use:
             self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan))
+            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
 
     def _lengths(self, segment: Segment) -> NDArray[np.int64] | None:
         if isinstance(self._timeline, UnsizedOrder):
