@@ -38,9 +38,7 @@ def run(stage: Stage) -> list[Answer]:
             return 16.0 * len(source)
 
         ran = race({"parse": parse, "memcpy": copy}, stage.rounds(15))
-        beside_copy.append(
-            compare(ran, "parse", "memcpy", f"CTF parse, {text.name}", "MB/s", 1e-6, bound, shown)
-        )
+        beside_copy.append(compare(ran, "parse", "memcpy", f"CTF parse, {text.name}", "MB/s", 1e-6, bound, shown))
 
         path = stage.data / f"bench-parse-{kind}.ctf"
         path.write_bytes(block)
@@ -59,9 +57,7 @@ def run(stage: Stage) -> list[Answer]:
             return rows
 
         ran = race({"read": read, "load_svmlight_file": load}, stage.rounds(5))
-        by_rows.append(
-            compare(ran, "read", "load_svmlight_file", f"CTF parse by rows, {text.name}", "rows/s", 1.0, 20)
-        )
+        by_rows.append(compare(ran, "read", "load_svmlight_file", f"CTF parse by rows, {text.name}", "rows/s", 1.0, 20))
     return beside_copy + by_rows
 
 

@@ -8,6 +8,7 @@ of the thread for kernels, of the process end to end.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def cuts(given: data.Tokens, order: NDArray[np.int64]) -> list[NDArray[np.int64]
     while bounds[-1] < len(order):
         used = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
         bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, used + SIZE, side="right"))))
-    return [order[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def slices(picks: list[NDArray[np.int64]], count: int) -> Any:
