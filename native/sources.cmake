@@ -1,6 +1,7 @@
 # Every native file, by the instruction set it may use.
 set(FEEDLINE_CORE_SOURCES
   native/src/cpu.cpp
+  native/src/background.cpp
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
@@ -21,4 +22,5 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
+  native/tests/test_background.cpp
   native/tests/test_kernels.cpp)

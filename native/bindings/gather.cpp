@@ -1,11 +1,14 @@
 #include "feedline/gather.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "arrays.h"
+#include "feedline/background.h"
 
 namespace nb = nanobind;
 using namespace feedline;
@@ -16,6 +19,10 @@ using namespace nb::literals;
 static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 // Starting a thread costs about what copying 100 KB does.
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
+// What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
+static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
+// How long to wait for the background thread before looking for Ctrl-C.
+static constexpr std::chrono::milliseconds kSignalPeriod{50};
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 
 // ---- what a stream is and which chunks are held ---------------------------------------------------------
@@ -69,6 +76,63 @@ struct Job {
     }
 };
 
+// A gather whose outputs are sized and allocated, with what they are filled from.
+struct Prepared {
+    std::shared_ptr<const Table> table;
+    nb::list result;
+    std::vector<Job> jobs;
+    std::size_t bytes = 0;
+};
+
+// The arguments of a gather, looked at while the GIL is held.
+struct PickArrays {
+    PickArrays(nb::handle slots, nb::handle index) : indices(index, "index", {Ints::kInt64}) {
+        picks = {nullptr, indices.int64(), indices.size()};
+        if (slots.is_none()) return;
+        slot_numbers =
+            std::make_unique<Ints>(slots, "slots", std::initializer_list<Ints::Type>{Ints::kUint32});
+        if (slot_numbers->size() != picks.count)
+            raise<nb::value_error>("expected `slots` and `index` of equal length, got " +
+                                   number(slot_numbers->size()) + " and " + number(picks.count));
+        picks.slots = slot_numbers->uint32();
+    }
+
+    Ints indices;
+    std::unique_ptr<Ints> slot_numbers;
+    Picks picks;
+};
+
+// What the thread follows is its own: the caller may write to its arrays as soon as start() has returned.
+struct Work {
+    explicit Work(const Picks& given) : index(given.index, given.index + given.count) {
+        if (given.slots != nullptr) slots.assign(given.slots, given.slots + given.count);
+        picks = {given.slots == nullptr ? nullptr : slots.data(), index.data(), given.count};
+    }
+
+    std::vector<std::uint32_t> slots;
+    std::vector<std::int64_t> index;
+    Picks picks;
+    std::vector<Job> jobs;
+};
+
+// A gather that the background thread fills. The arrays and the chunks belong to this object and are let go
+// with the GIL held; the thread is given addresses only, and is done with them before this object goes.
+class Copy {
+public:
+    Copy(Prepared prepared, std::shared_ptr<Work> work);
+    ~Copy();
+    Copy(const Copy&) = delete;
+    Copy& operator=(const Copy&) = delete;
+
+    nb::list result();
+    bool done() const { return task_->done(); }
+
+private:
+    nb::list result_;
+    std::shared_ptr<const Table> table_;
+    std::shared_ptr<Task> task_;
+};
+
 class Gatherer {
 public:
     explicit Gatherer(const std::vector<bool>& sparse)
@@ -82,9 +146,10 @@ public:
     nb::list slots() const;
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
+    Copy* start(nb::handle slots, nb::handle index);
 
     int traverse(visitproc visit, void* arg) {
-        // A table that a running gather holds too is not this object's alone to give up.
+        // A table that a gather or a copy under way holds too is not this object's alone to give up.
         if (table_.use_count() != 1) return 0;
         for (const Stream& stream : table_->streams) {
             Py_VISIT(stream.dtype.ptr());
@@ -97,7 +162,7 @@ public:
 
 private:
     // The table for writing. A gather that is copying without the GIL keeps the one it started with, chunks
-    // included; the count changes only under the GIL, so it tells whether there is such a gather.
+    // included, and so does a Copy; the count changes only under the GIL, so it tells whether there is one.
     Table& writable() {
         if (table_.use_count() > 1) table_ = std::make_shared<Table>(*table_);
         return *table_;
@@ -109,6 +174,8 @@ private:
         if (!holds(slot))
             raise<nb::index_error>("slot " + number(slot) + " holds no chunk; held: " + text(slots()));
     }
+
+    Prepared prepare(const Picks& picks) const;
 
     std::vector<bool> sparse_;
     std::shared_ptr<Table> table_;
@@ -370,30 +437,17 @@ static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size
     for (std::thread& helper : helpers) helper.join();
 }
 
-nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
-    const Ints indices(index, "index", {Ints::kInt64});
-    std::unique_ptr<Ints> slot_numbers;
-    Picks picks{nullptr, indices.int64(), indices.size()};
-    if (!slots.is_none()) {
-        slot_numbers =
-            std::make_unique<Ints>(slots, "slots", std::initializer_list<Ints::Type>{Ints::kUint32});
-        if (slot_numbers->size() != picks.count)
-            raise<nb::value_error>("expected `slots` and `index` of equal length, got " +
-                                   number(slot_numbers->size()) + " and " + number(picks.count));
-        picks.slots = slot_numbers->uint32();
-    }
-    const std::shared_ptr<const Table> table = table_;
+Prepared Gatherer::prepare(const Picks& picks) const {
+    Prepared prepared;
+    prepared.table = table_;
+    const std::shared_ptr<const Table>& table = prepared.table;
     if (!table->streams[0].known)
         throw nb::value_error("expected at least one chunk before gather, got none; call add() first");
     const std::ptrdiff_t bad = first_bad_pick(picks, table->sequences.data(), table->sequences.size());
     if (bad >= 0) refuse_pick(*table, picks, bad);
 
     const std::size_t n = picks.count;
-    nb::list result;
-    std::vector<Job> jobs;
-    jobs.reserve(table->streams.size());
-    std::size_t bytes = 0;
+    prepared.jobs.reserve(table->streams.size());
     for (std::size_t s = 0; s < table->streams.size(); ++s) {
         const Stream& stream = table->streams[s];
         Job job;
@@ -430,8 +484,8 @@ nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threa
             job.indptr[0] = 0;  // also when there is no sequence to copy
             job.indices = data_of<std::int32_t>(columns);
             job.rows = memory(values);
-            bytes += static_cast<std::size_t>(totals.values) * (stream.item_bytes + sizeof(std::int32_t));
-            result.append(nb::make_tuple(indptr, columns, values, offsets));
+            prepared.bytes += static_cast<std::size_t>(totals.values) * (stream.item_bytes + sizeof(std::int32_t));
+            prepared.result.append(nb::make_tuple(indptr, columns, values, offsets));
         } else {
             std::int64_t rows = static_cast<std::int64_t>(n);
             if (ragged) {
@@ -443,18 +497,65 @@ nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threa
             }
             const nb::object out = new_rows(rows, stream.row_shape, stream.dtype);
             job.rows = memory(out);
-            bytes += static_cast<std::size_t>(rows) * stream.item_bytes;
-            result.append(nb::make_tuple(out, offsets));
+            prepared.bytes += static_cast<std::size_t>(rows) * stream.item_bytes;
+            prepared.result.append(nb::make_tuple(out, offsets));
         }
-        jobs.push_back(std::move(job));
+        prepared.jobs.push_back(std::move(job));
     }
-    if (bytes <= kKeepGil) {
-        run_jobs(jobs, picks, 1);
+    return prepared;
+}
+
+nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
+    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    const PickArrays arrays(slots, index);
+    const Picks& picks = arrays.picks;
+    const Prepared prepared = prepare(picks);
+    if (prepared.bytes <= kKeepGil) {
+        run_jobs(prepared.jobs, picks, 1);
     } else {
         nb::gil_scoped_release released;
-        run_jobs(jobs, picks, bytes > kThreadedBytes ? std::min(static_cast<std::size_t>(threads), n) : 1);
+        const bool large = prepared.bytes > kThreadedBytes;
+        run_jobs(prepared.jobs, picks, large ? std::min(static_cast<std::size_t>(threads), picks.count) : 1);
     }
-    return result;
+    return prepared.result;
+}
+
+// ---- copies in the background ---------------------------------------------------------------------------
+
+Copy* Gatherer::start(nb::handle slots, nb::handle index) {
+    auto work = std::make_shared<Work>(PickArrays(slots, index).picks);
+    Prepared prepared = prepare(work->picks);
+    return new Copy(std::move(prepared), std::move(work));
+}
+
+Copy::Copy(Prepared prepared, std::shared_ptr<Work> work)
+    : result_(std::move(prepared.result)), table_(std::move(prepared.table)) {
+    work->jobs = std::move(prepared.jobs);
+    const std::size_t n = work->picks.count;
+    const std::size_t parts = std::min(n, prepared.bytes / kPartBytes + 1);
+    task_ = std::make_shared<Task>(parts, [work = std::move(work), parts, n](std::size_t k) {
+        for (const Job& job : work->jobs) job.copy(work->picks, n * k / parts, n * (k + 1) / parts);
+    });
+    Background::of_this_process().start(task_);
+}
+
+Copy::~Copy() {
+    if (task_->done()) return;
+    nb::gil_scoped_release released;
+    Background::of_this_process().abandon(*task_);
+}
+
+nb::list Copy::result() {
+    while (!task_->done()) {
+        bool done;
+        {
+            nb::gil_scoped_release released;
+            done = Background::of_this_process().finish(*task_, kSignalPeriod);
+        }
+        if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    table_.reset();
+    return result_;
 }
 
 // ---- pad ------------------------------------------------------------------------------------------------
@@ -518,6 +619,14 @@ static int drop(PyObject* self) {
 }
 
 void bind_gather(nb::module_& m) {
+    nb::class_<Copy>(m, "Copy",
+                     "A gather under way, made by Gatherer.start(). Dropping it before its end is safe: what is\n"
+                     "not copied yet is then left undone.")
+        .def("result", &Copy::result,
+             "What gather() would have returned; the same arrays at every call. Copies what is not copied\n"
+             "yet and waits for the rest, without the GIL; Ctrl-C interrupts the wait, after which it may\n"
+             "be called again.")
+        .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
@@ -554,7 +663,11 @@ void bind_gather(nb::module_& m) {
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
              "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
              "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
-             "GIL. IndexError for a bad slot or index, before anything is copied.");
+             "GIL. IndexError for a bad slot or index, before anything is copied.")
+        .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
+             "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
+             "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
+             "may be added and removed meanwhile, and both arguments written to.");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

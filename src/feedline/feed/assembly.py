@@ -17,9 +17,14 @@ from feedline.data.value import DenseValue, SparseValue, as_arrays
 
 
 class ChunkSet:
-    """The chunks that sequences may be gathered from right now."""
+    """The chunks that sequences may be gathered from right now.
 
-    __slots__ = ("_free", "_gatherer", "_makers", "_ragged", "_top", "schema")
+    Attributes:
+        schema: the streams.
+        sequence_bytes: mean size of a sequence, over all chunks so far; 0 before the first.
+    """
+
+    __slots__ = ("_bytes", "_free", "_gatherer", "_makers", "_ragged", "_sequences", "_top", "schema", "sequence_bytes")
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -27,7 +32,8 @@ class ChunkSet:
         self._makers = [(name, stream.shape[0] if stream.sparse else None) for name, stream in schema.items()]
         self._free: list[int] = []
         self._ragged = [False] * len(schema)
-        self._top = 0
+        self._top = self._sequences = self._bytes = 0
+        self.sequence_bytes = 0.0
 
     def add(self, chunk: Chunk) -> int:
         """Take a chunk in; returns its slot. The chunk's arrays are kept, not copied."""
@@ -43,6 +49,9 @@ class ChunkSet:
         except BaseException:
             self._free.append(slot)
             raise
+        self._bytes += chunk.nbytes
+        self._sequences += chunk.num_sequences
+        self.sequence_bytes = self._bytes / max(self._sequences, 1)
         return slot
 
     def remove(self, slot: int) -> None:
@@ -60,6 +69,20 @@ class ChunkSet:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
         return self._wrap(self._gatherer.gather(slots, index))
+
+    def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
+        """Begin what `gather` does, for at least one sequence; a native thread copies and `finish` hands it out.
+
+        Chunks may come and go meanwhile; dropping the copy is safe at any time.
+
+        Raises:
+            IndexError: as `gather`.
+        """
+        return self._gatherer.start(slots, index)
+
+    def finish(self, copy: _native.Copy) -> dict[str, Value]:
+        """The values of a copy that was started; copies what is not copied yet and waits for the rest."""
+        return self._wrap(copy.result())
 
     def _wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
         values: dict[str, Value] = {}

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
+from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import Segment, WindowPlan
@@ -91,6 +92,14 @@ class MappedReader:
                 self._stats.read_seconds += time.perf_counter() - began
             table[place] = slot
         segment.slots = table[segment.place]
+
+    def prepared(self, segment: Segment) -> bool:
+        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+        if segment.slots is None:
+            if not self._slots.keys() >= set(segment.plan.chunks[np.unique(segment.place)].tolist()):
+                return False
+            self.prepare(segment)
+        return True
 
     def chunk(self, slot: int) -> Chunk | None:
         """The chunk at ``slot`` if some of its sequences cannot be read."""
@@ -168,6 +177,14 @@ class BufferedReader:
             held = self._plans.get((plan.sweep, plan.number))
             slots = held[1] if held is not None else self._hold(plan)
             segment.slots = slots[segment.place]
+
+    def prepared(self, segment: Segment) -> bool:
+        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+        if segment.slots is None:
+            if (segment.plan.sweep, segment.plan.number) not in self._plans:
+                return False
+            self.prepare(segment)
+        return True
 
     def chunk(self, slot: int) -> Chunk | None:
         """The chunk at ``slot`` if some of its sequences cannot be read."""
@@ -309,3 +326,15 @@ class BufferedReader:
             self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
             for chunk_id in [c for c, entry in self._entries.items() if not entry.future.done()]:
                 del self._entries[chunk_id]
+
+
+def errors_among(reader: MappedReader | BufferedReader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+    """Why sequences among those ``index`` of the chunks at ``slots`` cannot be read, by their place there."""
+    found: dict[int, DataError] = {}
+    for slot in np.unique(slots).tolist():
+        chunk = reader.chunk(slot)
+        if chunk is not None:
+            at = np.flatnonzero(slots == slot)
+            bad = at[np.isin(index[at], list(chunk.errors))].tolist()
+            found |= {i: chunk.errors[int(index[i])] for i in bad}
+    return found
