@@ -65,7 +65,7 @@ class Job:
         return json.dumps(asdict(self))
 
 
-class SyllableCounter(nn.Module):  # type: ignore[misc]  # torch is not type checked here
+class SyllableCounter(nn.Module):
     """Letters to the logits of the number of syllables."""
 
     def __init__(self, hidden: int) -> None:
