@@ -1,0 +1,1 @@
+"""How is it learned from? Schedules, learners, the trainer, the session and its checkpoints."""
