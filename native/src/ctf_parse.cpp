@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,8 @@ const double kCtfPowersOfTen[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e
                                     1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
 namespace {
+
+constexpr std::uint64_t kReserve = std::uint64_t{1} << 30;
 
 // The power of ten of the first digit that is not zero, for telling overflow from underflow.
 std::int64_t magnitude(const char* p, const char* e) {
@@ -121,6 +124,23 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, c
     }
     result.valid.grow(n);
     result.valid.size = n;
+    // Moving what is written is dear, so that columns get the room they can need at most, within reason. What they
+    // do not need is never touched, and given back at the end.
+    std::uint64_t rows = 0, bytes = 0;
+    for (std::size_t i = 0; i < n; ++i) rows += samples[i], bytes += size[i];
+    for (std::size_t s = 0; s < streams; ++s) {
+        const std::uint64_t real = fields_[s].float64 ? 8 : 4;
+        const std::uint64_t limit = std::min(memory_limit_, kReserve);
+        CtfColumn& column = result.streams[s];
+        if (fields_[s].sparse) {
+            const std::uint64_t pairs = bytes / 4 + n;  // " i:v" is the shortest
+            if (rows + 1 <= limit / 8) column.indptr.grow((rows + 1) * 8);
+            if (pairs <= limit / 8) column.indices.grow(pairs * 4), column.values.grow(pairs * real);
+        } else {
+            const std::uint64_t row = static_cast<std::uint64_t>(fields_[s].dim) * real;
+            if (rows <= limit / row) column.values.grow(rows * row);
+        }
+    }
 
     CtfParseJob job{};
     job.text = text;

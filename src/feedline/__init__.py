@@ -30,12 +30,16 @@ from feedline.feed.convert import convert, open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.ctf_write import write_ctf
+from feedline.feed.formats.join import Join
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.user import UserDeserializer
+from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
+from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
 
 __version__ = "0.1.0"
 
@@ -45,6 +49,7 @@ register_exporter("jax", "feedline.interop.jax:export")
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",
     "Window",
+    "PlannedMinibatch",
     "Map",
     "Stream",
     "Schema",
@@ -67,6 +72,10 @@ __all__ = [  # noqa: RUF022  # README order
     "open_corpus",
     "Deserializer",
     "ChunkInfo",
+    "Join",
+    "UserDeserializer",
+    "UserMinibatchSource",
+    "UserMinibatch",
     "Feed",
     "register_exporter",
     "FeedlineError",

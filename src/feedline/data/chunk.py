@@ -60,6 +60,19 @@ class Chunk:
         return valid
 
     @property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Samples of each sequence as the minibatch budget counts them: of the defining stream, else the longest.
+
+        int64 (num_sequences,), or None if every sequence counts one.
+        """
+        size = self.schema.size_stream
+        counted = list(self.values.values()) if size is None else [self.values[size]]
+        if all(value.one_sample_each for value in counted):
+            return None
+        longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
+        return longest
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all arrays; for a mapped chunk these are file pages, not private memory."""
         return sum(value.nbytes for value in self.values.values())

@@ -18,7 +18,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.csv import read_csv_chunks
 from feedline.feed.formats.guess import guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.protocol import Deserializer, Unsized
+from feedline.feed.protocol import Deserializer
 
 
 class Summary(NamedTuple):
@@ -205,7 +205,7 @@ def _read_all(
 
 
 def _chunks(corpus: Deserializer) -> Iterator[tuple[Chunk, int, int]]:
-    if isinstance(corpus, Unsized):
+    if not corpus.sized:
         count = corpus.num_chunks()
         for i in range(count):
             yield corpus.read(i), i + 1, count

@@ -8,13 +8,13 @@ subclassing this and nothing else (CONTRIBUTING.md walks through one).
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Minibatch, Schema
+from feedline.data import Chunk, Minibatch, Schema, Span, Unit
 from feedline.errors import DataError
 
 
@@ -40,18 +40,26 @@ class Deserializer(abc.ABC):
 
     Attributes:
         schema: the streams delivered.
+        sized: chunk sizes are known before reading. Where they are not, ``chunks``, ``lengths``, ``keys`` and
+            ``select`` are never called: windows count chunks, a state is (sweep, window, ordinal in it), and
+            restoring reads one window.
         random_access: ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
             Such corpora are shuffled as a whole by default; the others in windows.
         name: what errors and `feedline inspect` call the corpus, a path where there is one.
     """
 
     schema: Schema
+    sized: bool = True
     random_access: bool = False
     name: str = "data"
 
     @abc.abstractmethod
     def chunks(self) -> Sequence[ChunkInfo]:
         """Size of every chunk, in corpus order; fixed for the life of this object."""
+
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        return len(self.chunks())
 
     @abc.abstractmethod
     def read(self, chunk: int) -> Chunk:
@@ -90,22 +98,26 @@ class Deserializer(abc.ABC):
         """Release files and maps; reading afterwards is an error."""
 
 
-class Unsized(abc.ABC):
-    """Mixed into a `Deserializer` whose chunk sizes are unknown before reading; ``chunks`` is then never called.
+def select_by_chunk(
+    corpus: Deserializer,
+    ordinals: NDArray[np.int64],
+    starts: NDArray[np.int64] | None = None,
+    read: Callable[[int], Chunk] | None = None,
+) -> Chunk:
+    """The sequences ``ordinals`` of ``corpus``, reading each chunk concerned once.
 
-    Windows count chunks, a state is (sweep, window, ordinal in it), restoring reads one window.
+    Args:
+        corpus: where from.
+        ordinals: int64 (n,).
+        starts: int64 (chunks + 1,), ordinal of the first sequence of each chunk, for callers who have it at hand.
+        read: instead of ``corpus.read``.
     """
-
-    @abc.abstractmethod
-    def num_chunks(self) -> int:
-        """Number of chunks."""
-
-
-def select_by_chunk(corpus: Deserializer, ordinals: NDArray[np.int64]) -> Chunk:
-    """The sequences ``ordinals`` of ``corpus``, reading each chunk concerned once."""
     from feedline.feed.assembly import ChunkSet
 
-    starts = np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])
+    if starts is None:
+        starts = chunk_starts(corpus)
+    if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < starts[-1]:
+        raise IndexError(f"expected 0 <= ordinal < {starts[-1]}, got {ordinals.min()} to {ordinals.max()}")
     chunk_of = np.searchsorted(starts, ordinals, side="right") - 1
     # Gather chunk by chunk into a set of partial chunks small enough to keep: only the rows asked for stay.
     parts = ChunkSet(corpus.schema)
@@ -114,10 +126,28 @@ def select_by_chunk(corpus: Deserializer, ordinals: NDArray[np.int64]) -> Chunk:
     errors: dict[int, DataError] = {}
     for chunk in np.unique(chunk_of).tolist():
         at = np.flatnonzero(chunk_of == chunk)
-        part = corpus.read(chunk).take(ordinals[at] - starts[chunk])
+        part = (read or corpus.read)(chunk).take(ordinals[at] - starts[chunk])
         slots[at], index[at] = parts.add(part), np.arange(len(at))
         errors.update((int(at[i]), error) for i, error in part.errors.items())
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
+
+
+def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
+    """int64 (chunks + 1,): ordinal of the first sequence of each chunk, and of one behind the last."""
+    return np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])
+
+
+def upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterator[Minibatch]:
+    """Minibatches to the end of a feed, or to the one that completes the span ``until`` counted from here."""
+    taken = dict.fromkeys(Unit, 0)
+    while until is None or taken[until.unit] < until.count:
+        minibatch = next_minibatch()
+        if not minibatch:
+            return
+        taken[Unit.SAMPLE] += minibatch.global_samples
+        taken[Unit.MINIBATCH] += 1
+        taken[Unit.SWEEP] += minibatch.sweep_end
+        yield minibatch
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ open, a window of chunks plus the read-ahead budget in memory, one native call a
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Minibatch, Position, Schema, Span, Unit, Value
+from feedline.data import Minibatch, Position, Schema, Span, Value
 from feedline.errors import DataError, StateError
 from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.formats.join import Join
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.packing.lanes import Lanes
@@ -28,8 +28,10 @@ from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import Content, Run, cut
 from feedline.feed.packing.whole import Whole
+from feedline.feed.partition import Partition
+from feedline.feed.plan import PlannedMinibatch, planned
 from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
-from feedline.feed.protocol import Deserializer, Unsized
+from feedline.feed.protocol import Deserializer, upto
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, Segment, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
@@ -47,7 +49,7 @@ class MinibatchSource:
     Not thread-safe: one thread at a time may use a source. Forked children may use their copy.
 
     Args:
-        corpus: a `Deserializer`.
+        corpus: a `Deserializer`; several of them are joined by key, see `Join`.
         seed: of the order and of random transforms; 0 <= seed < 2**64.
         shuffle: True: all data as one window where reading is free (arrays, mapped stores), windows of 256 MiB
             stored bytes elsewhere. A `Window`: that much. False: the order of the corpus.
@@ -87,7 +89,7 @@ class MinibatchSource:
 
     def __init__(
         self,
-        corpus: Deserializer,
+        corpus: Deserializer | Sequence[Deserializer],
         *,
         seed: int = 0,
         shuffle: bool | Window = True,
@@ -105,6 +107,8 @@ class MinibatchSource:
         threads: int = 2,
         read_ahead: int = DEFAULT_READ_AHEAD,
     ) -> None:
+        if isinstance(corpus, (list, tuple)):
+            corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
         if not isinstance(corpus, Deserializer):
             raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; see docs/formats")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
@@ -132,8 +136,7 @@ class MinibatchSource:
         self.corpus = corpus
         self._seed = int(seed)
         self._shuffle = shuffle
-        self._partition = None if partition is None else _checked_partition(partition)
-        self._partition_given = partition is not None
+        self._partition = Partition(partition)
         self._frame_mode = frame_mode
         self._filling, self._truncated = filling, truncation_length is not None
         self._packer: Packer = Local() if filling == "cntk" else Whole()
@@ -148,7 +151,7 @@ class MinibatchSource:
         self._timeline, self._reader = self._open(order, threads, read_ahead)
         self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
-        looks = truncation_length is None and not isinstance(corpus, Unsized)
+        looks = truncation_length is None and corpus.sized
         self._ahead = Ahead(self._packer, self._axis, self._chunks, self._reader, read_ahead if looks else 0)
         self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)
         self._position = Position(0, 0, 0, 0, 0 if isinstance(self._timeline, UnsizedOrder) else None)
@@ -163,7 +166,7 @@ class MinibatchSource:
         corpus, shuffled = self.corpus, self._shuffle is not False
         window = self._shuffle if isinstance(self._shuffle, Window) else None
         reader: MappedReader | BufferedReader
-        if isinstance(corpus, Unsized):
+        if not corpus.sized:
             if order != "feedline":
                 raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
             if corpus.num_chunks() < 1:
@@ -202,7 +205,7 @@ class MinibatchSource:
         """
         if size < 1:
             raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
-        index, count = self._resolve(partition)
+        index, count = self._partition.resolve(partition)
         cursor = self._cursor
         if cursor is None:
             cursor = self._start()
@@ -231,48 +234,63 @@ class MinibatchSource:
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
         """
-        taken = dict.fromkeys(Unit, 0)
-        while until is None or taken[until.unit] < until.count:
-            minibatch = self.next_minibatch(size, partition)
-            if not minibatch:
-                return
-            taken[Unit.SAMPLE] += minibatch.global_samples
-            taken[Unit.MINIBATCH] += 1
-            taken[Unit.SWEEP] += minibatch.sweep_end
-            yield minibatch
+        return upto(lambda: self.next_minibatch(size, partition), until)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Minibatches of 256 samples to the end of the source."""
         return self.minibatches()
 
-    def _resolve(self, partition: tuple[int, int] | None) -> tuple[int, int]:
-        if partition is not None:
-            return _checked_partition(partition)
-        if self._partition_given:
-            assert self._partition is not None
-            return self._partition
-        found = _distributed_partition()
-        if self._partition is None:
-            self._partition = found
-        elif found != self._partition:
-            raise StateError(
-                "expected the partition that was found at the first read; torch.distributed has changed since. "
-                "Initialise it before the first minibatch, or pass partition=(index, count)",
-                saved={"partition": list(self._partition)},
-                current={"partition": list(found)},
+    def plan(
+        self,
+        size: int = DEFAULT_MINIBATCH_SIZE,
+        start: Position | None = None,
+        partition: tuple[int, int] | None = None,
+    ) -> Iterator[PlannedMinibatch]:
+        """Which sequences are in the minibatches to come; reads no data and leaves the source where it is.
+
+        Args:
+            size: see `next_minibatch`.
+            start: where to begin; None: at the current position.
+            partition: see `next_minibatch`.
+
+        Returns:
+            An iterator over the minibatches up to the end of the source, without end if that is infinite.
+            Microseconds each.
+
+        Raises:
+            ValueError: the corpus tells the sizes of its chunks only when they are read, or size below 1.
+            IndexError: no such position.
+        """
+        if isinstance(self._timeline, UnsizedOrder):
+            raise ValueError(
+                "expected a corpus that tells the sizes of its chunks before they are read, got one without "
+                "chunk_info: which sequences follow is known only once their window is read; implement chunk_info, "
+                "or convert the corpus to a store"
             )
-        return self._partition
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._partition.peek(partition)
+        if start is not None:
+            self._check_place(start)
+            cursor = self._cursor_at(start, None, [])
+        else:
+            cursor = self._cursor or self._cursor_at(self._position, None, self._lanes)
+        return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
 
     def _start(self) -> Cursor | None:
         if self._closed:
             raise ValueError("this source is closed")
-        p, axis = self._position, self._axis
-        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not self._lanes:
+        self._cursor = self._cursor_at(self._position, self._fingerprint, self._lanes)
+        return self._cursor
+
+    def _cursor_at(self, p: Position, fingerprint: int | None, unfinished: list[list[list[int]]]) -> Cursor | None:
+        """The cursor at a position; None where the axis has ended before it."""
+        axis = self._axis
+        if axis.max_sweeps is not None and p.sweep >= axis.max_sweeps and not unfinished:
             return None
-        cursor = axis.at(p, self._fingerprint)
-        if self._lanes:
-            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, self._lanes))
-        self._cursor = cursor
+        cursor = axis.at(p, fingerprint)
+        if unfinished:
+            cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, unfinished))
         return cursor
 
     def _advance(self, cursor: Cursor) -> None:
@@ -280,13 +298,13 @@ class MinibatchSource:
         plan = cursor.segment.plan
         if plan is not self._window_in_use:
             self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan))
+            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
 
     def _lengths(self, segment: Segment) -> NDArray[np.int64] | None:
         if isinstance(self._timeline, UnsizedOrder):
             assert isinstance(self._reader, BufferedReader)
             chunks = self._reader.fetch(segment.plan.chunks)
-            tables = [counted_lengths(self.corpus.schema, chunk.values) for chunk in chunks]
+            tables = [chunk.lengths for chunk in chunks]
             if all(table is None for table in tables):
                 return None
             ends = [np.ones(c.num_sequences, np.int64) if t is None else t for c, t in zip(chunks, tables, strict=True)]
@@ -370,9 +388,11 @@ class MinibatchSource:
         return values, ids, good
 
     def _gather_again(self, run: Run) -> Gathered:
-        """As `_gather`, for sequences whose window is no longer in use: reads their chunks alone."""
-        if isinstance(self._reader, MappedReader) or isinstance(self.corpus, Unsized):
-            return self._gather((Part(run.segment, run.a, run.b),))
+        """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
+        if isinstance(self._reader, MappedReader) or not self.corpus.sized:
+            again = run.segment.take(np.arange(run.a, run.b))
+            again.slots = None  # they may be those of a window that was let go
+            return self._gather((Part(again, 0, again.n),))
         ids = run.segment.ordinals[run.a : run.b]
         chunk = self.corpus.select(ids)
         good = self._pass_over(chunk.errors, ids)
@@ -419,7 +439,7 @@ class MinibatchSource:
         for i, error in sorted(errors.items()):
             if self._quarantine is None:
                 raise error
-            self._quarantine.add(int(ids[i]), error, self._resolve(None)[0])
+            self._quarantine.add(int(ids[i]), error, self._partition.resolve(None)[0])
             self._stats.skipped += 1
             good[i] = False
         return good
@@ -467,6 +487,10 @@ class MinibatchSource:
         unsized = isinstance(self._timeline, UnsizedOrder)
         if p.sweep < 0 or p.samples < 0 or p.label_samples < 0 or (p.window is None) is unsized:
             raise IndexError(f"expected a position of this source, got {p!r}")
+        if isinstance(self._timeline, UnsizedOrder) and not (
+            p.ordinal >= 0 and p.window is not None and 0 <= p.window < self._timeline.windows
+        ):
+            raise IndexError(f"expected 0 <= window < {self._timeline.windows} in a sweep, got {p!r}")
         if not unsized and not 0 <= p.ordinal < self._timeline.table.total_sequences:
             raise IndexError(
                 f"expected 0 <= sequence < {self._timeline.table.total_sequences} in a sweep, got {p.ordinal}"
@@ -568,7 +592,7 @@ class MinibatchSource:
             )
             position = Position(sweep, ordinal, samples, labels, state.get("window"))
             self._check_place(position)
-            unfinished = lanes.check_json(state.get("lanes", []), position.window is not None)
+            unfinished = lanes.check_json(state.get("lanes", []), position)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
         if unfinished and not self._truncated:
@@ -654,19 +678,6 @@ class MinibatchSource:
         return f"MinibatchSource({self.corpus.name}, {how}, seed {self._seed}, at {self.position!r})\n{rows}"
 
 
-def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
-    """Samples of each sequence as the minibatch budget counts them: of the defining stream, else of the longest.
-
-    Returns:
-        int64 (num_sequences,), or None if every sequence counts one.
-    """
-    counted = [values[schema.size_stream]] if schema.size_stream is not None else list(values.values())
-    if all(value.one_sample_each for value in counted):
-        return None
-    longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
-    return longest
-
-
 def _segment_lengths(segment: Segment) -> NDArray[np.int64]:
     return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
 
@@ -675,24 +686,6 @@ def _joined(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: An
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])
-
-
-def _checked_partition(partition: tuple[int, int]) -> tuple[int, int]:
-    try:
-        index, count = (int(n) for n in partition)
-    except (TypeError, ValueError):
-        raise ValueError(f"expected partition=(index, count), got {partition!r}") from None
-    if not 0 <= index < count:
-        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {partition!r}")
-    return index, count
-
-
-def _distributed_partition() -> tuple[int, int]:
-    """Rank and world size of torch.distributed if somebody has imported and initialised it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
 
 
 def _integer(value: Any) -> int:

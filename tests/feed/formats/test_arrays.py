@@ -91,6 +91,9 @@ def test_digest_sees_content_and_sizes_and_no_names():
     digest = ArrayDeserializer(x=rows).digest()
     assert digest == ArrayDeserializer(y=rows.copy(), chunk_sequences=7).digest()
     assert digest != ArrayDeserializer(x=rows[:-1]).digest()
+    assert ArrayDeserializer(x=np.zeros(9, "f4")).digest() != ArrayDeserializer(x=np.zeros((9, 2), "f4")).digest()
+    zeros = [ArrayDeserializer(x=np.zeros((100_000, width), np.uint8)).digest() for width in (4, 8)]
+    assert zeros[0] != zeros[1]
     for at in (0, 25_000, 49_999):
         other = rows.copy()
         other[at, 0] += 1
@@ -105,6 +108,8 @@ def test_digest_sees_content_and_sizes_and_no_names():
         ({"x": np.array(["a"])}, TypeError, "dtype <U1.*class indices.*stream `x`"),
         ({"x": np.array([object()])}, TypeError, "dtype object.*stream `x`"),
         ({"x": [["a"], ["b"]]}, TypeError, "stream `x`"),
+        ({"x": Value.from_dense(np.array(["a"]))}, TypeError, "dtype <U1|stream `x`"),
+        ({"x": scipy.sparse.eye(3, dtype=np.int64)}, TypeError, "float32 or float64 for sparse stream `x`"),
         ({"x": np.zeros((0, 3))}, DataError, "at least one sequence, got none in `x`"),
         ({"x": []}, ValueError, "at least one sequence.*stream `x`"),
         ({"x": np.float32(1)}, ValueError, "scalar.*stream `x`"),

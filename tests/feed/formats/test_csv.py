@@ -39,6 +39,13 @@ def test_one_stream_a_column_by_default(tmp_path):
     assert chunk["b"].rows.tolist() == [True, False]
 
 
+def test_a_list_of_one_column_gives_vectors(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    (chunk,) = read_csv_chunks(tmp_path / "t.csv", {"x": ["a"], "y": "b"})
+    assert chunk["x"].shape == (1,)
+    assert chunk["y"].shape == ()
+
+
 def test_an_empty_cell_makes_its_row_unreadable(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n,3\n4,\n5,6\n")
     (chunk,) = read_csv_chunks(tmp_path / "t.csv", {"x": ["a", "b"]})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from feedline.data import Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.parquet import ParquetDeserializer
+from feedline.feed.formats.parquet import ParquetDeserializer, _Column, _decode
 from feedline.feed.formats.store import columns
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
@@ -184,6 +184,14 @@ def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
     assert last["a"].rows[1] == 8
     assert last["p"].dense().rows[1].tolist() == [0, 0, 3, 0, 0, 0, 0, 0, 0]
     assert corpus.lengths(np.arange(8)).tolist() == [1, 1, 1, 1, 1, 2, 1, 1]
+
+
+def test_a_null_list_makes_its_row_unreadable_even_over_numbers():
+    inner = pa.FixedSizeListArray.from_arrays(pa.array([1.0] * 6, pa.float32()), 2, mask=pa.array([False, True, False]))
+    array = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), inner)
+    value, bad = _decode(pa.chunked_array([array]), _Column("x", Stream(2), True))
+    assert bad.tolist() == [False, True, False]
+    assert value.rows.shape == (3, 2)
 
 
 # ---- files ----------------------------------------------------------------------------------------------

@@ -113,6 +113,20 @@ def test_a_subset_of_streams_counts_its_own_samples(tmp_path_factory, data, draw
     assert sum(info.samples for info in store.chunks()) == sum(info.samples for info in memory.chunks())
 
 
+def test_samples_of_a_subset_with_a_plain_stream(tmp_path):
+    data = {
+        "x": np.zeros(3),
+        "t": Value.from_dense(np.zeros(2), [0, 0, 2, 2]),
+        "u": Value.from_dense(np.zeros(5), [0, 5, 5, 5]),
+    }
+    path = write(tmp_path / "a", data)
+    samples = {
+        names: sum(info.samples for info in StoreDeserializer(path, list(names)).chunks())
+        for names in ("x", "t", "u", "xt", "tu", "xtu")
+    }
+    assert samples == {"x": 3, "t": 2, "u": 5, "xt": 4, "tu": 7, "xtu": 8}
+
+
 def test_a_stream_that_turns_out_to_have_sequences(tmp_path):
     plain, ragged = np.arange(5.0), [np.arange(n, dtype=float) for n in (2, 0, 1)]
     schema = Schema({"x": Stream((), "float64", defines_size=True), "y": Stream((), "float64")})
@@ -238,15 +252,30 @@ def test_opening_reads_the_manifest_only(small, monkeypatch):
     assert len(opened) == 1
 
 
+def advice_of(path):
+    """What the kernel was told about the maps of files in a folder: flags of /proc/self/smaps."""
+    found = set()
+    mine = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            mine = str(path) in line
+        elif mine and line.startswith("VmFlags:"):
+            found.add(" ".join(flag for flag in line.split() if flag in ("rr", "sr")))
+    return found
+
+
 def test_advice_is_taken(small):
     path, data = small
     store = StoreDeserializer(path)
-    store.advise("sequential")
     store.read(0)
-    for advice in ("random", "willneed"):
-        store.advise(advice)
-        store.advise(advice, 2)
+    assert advice_of(path) == {"rr"}
+    store.advise("sequential")
+    assert advice_of(path) == {"sr"}
     assert_same(everything(store), data)
+    assert advice_of(path) == {"sr"}
+    store.advise("random", 2)
+    assert advice_of(path) == {"sr", "rr"}
+    store.advise("willneed", 2)
     with pytest.raises(ValueError, match="one of random"):
         store.advise("often")
 
@@ -575,6 +604,47 @@ def test_forged_figures_are_noticed(small, change):
         read_all(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("sequences", 61), "expected 61 sequences in all parts together, got 60"),
+        (put("parts", 0, "samples", 7), r"expected 7 samples in the chunks of part-00000\.arrow"),
+        (put("parts", 0, "file", "../../etc/passwd"), "expected a file name"),
+        (put("streams", 0, "name", "t"), "a name of its own"),
+    ],
+)
+def test_forged_figures_are_named(small, change, message):
+    path, _ = small
+    forge(path, change)
+    with pytest.raises(DataError, match=message):
+        StoreDeserializer(path)
+
+
+def test_negative_lengths_are_noticed(small):
+    path, _ = small
+    file = path / "lengths-1.npy"
+    raw = bytearray(file.read_bytes())
+    raw[128 + 4 * 3 :] = (-1).to_bytes(4, "little", signed=True) * 57
+    file.write_bytes(raw)
+    store = StoreDeserializer(path)
+    assert store.lengths(np.arange(3)).tolist() == [1, 1, 2]
+    with pytest.raises(DataError, match="at least 0, got -1"):
+        store.lengths(np.arange(4))
+
+
+def test_offsets_past_the_rows_are_noticed(small):
+    path, _ = small
+    file = path / "part-00000.arrow"
+    store = StoreDeserializer(path)
+    offsets = store.read(0)["t"].offsets
+    raw = bytearray(file.read_bytes())
+    at = raw.find(offsets.tobytes()) + 8 * (len(offsets) - 1)
+    raw[at : at + 8] = (10**12).to_bytes(8, "little")
+    file.write_bytes(raw)
+    with pytest.raises(DataError, match="expected 3000000000000 elements of float64 in a buffer of"):
+        StoreDeserializer(path).read(0)
+
+
 def test_sparse_indices_out_of_range_are_noticed_when_verified(tmp_path):
     value = Value.one_hot([1, 0], 2)
     value.indices[0] = 7
@@ -602,7 +672,7 @@ def test_damage_says_where(small):
 def test_a_compressed_part_is_refused(small):
     path, _ = small
     part = path / "part-00000.arrow"
-    table = pa.ipc.open_file(part).read_all()
+    table = pa.ipc.open_file(part).read_all().combine_chunks()
     with pa.ipc.new_file(part, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     size = part.stat().st_size
@@ -618,7 +688,7 @@ def test_a_compressed_part_is_refused(small):
         row["bytes"] = size
 
     forge(path, one_chunk)
-    with pytest.raises(DataError, match="compressed"):
+    with pytest.raises(DataError, match="got compressed or foreign ones"):
         StoreDeserializer(path).read(0)
 
 

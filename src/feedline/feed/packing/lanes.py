@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.data import Position
 from feedline.errors import StateError
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.local import Owned, Ownership, first_whole_sweep
@@ -128,7 +129,7 @@ class _Walk:
                 self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
             self.cursor = settled._replace(k=k)
-            if k == segment.n and segment.plan.last and segment.start + k == segment.plan.count:
+            if k == segment.n and segment.start + k == segment.plan.count and segment.plan.last:
                 self.passed_end = self.passed_end or stop == 0 or owned.whole(stop - 1) + 1 < k
         return runs
 
@@ -165,17 +166,20 @@ def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
     return entries
 
 
-def check_json(lanes: Any, has_window: bool) -> list[list[list[int]]]:
-    """The lanes of a state, if they are lists of lists of numbers as `to_json` makes them.
+def check_json(lanes: Any, position: Position) -> list[list[list[int]]]:
+    """The lanes of a state taken at ``position``, if they are lists of lists of numbers as `to_json` makes them.
 
     Raises:
         TypeError, ValueError: they are not.
     """
     if not isinstance(lanes, list) or not all(isinstance(lane, list) for lane in lanes):
         raise TypeError(f"expected lanes to be lists of entries, got {lanes!r}")
+    width = 4 if position.window is None else 5
     for entry in (entry for lane in lanes for entry in lane):
-        if not isinstance(entry, list) or len(entry) != 4 + has_window or not all(type(n) is int for n in entry):
-            raise TypeError(f"expected {4 + has_window} numbers for an entry of a lane, got {entry!r}")
+        if not isinstance(entry, list) or len(entry) != width or not all(type(n) is int for n in entry):
+            raise TypeError(f"expected {width} numbers for an entry of a lane, got {entry!r}")
+        if entry[0] > position.sweep:
+            raise ValueError(f"expected sweeps up to {position.sweep} in a lane, got {entry[0]}")
         if min(entry) < 0 or entry[2] < 1:
             raise ValueError(f"expected numbers of at least 0 and a count of at least 1 in a lane, got {entry!r}")
     return lanes

@@ -94,11 +94,16 @@ class Local:
             if stop > a:
                 parts.append(Part(mine, a, stop))
                 total += stop - a if mine.ends is None else int(mine.ends[stop] - mine.ends[a])
-            # What others own is passed over up to the next sequence that does not fit, but not behind a full one.
-            k = owned.whole(stop - 1) + 1 if total >= room else owned.whole(stop) if stop < b else limit
+            # What others own is passed over, up to the next sequence that does not fit or to the end of the sweep;
+            # CNTK without randomization stops behind a full minibatch.
+            full = total >= room
+            k = owned.whole(stop) if stop < b else limit
+            if full and not axis.timeline.shuffle:
+                k = owned.whole(stop - 1) + 1
             settled = settled._replace(k=k)
-            sweep_end = sweep_end or axis.ends_sweep(Part(segment, 0, k))
-            if total >= room or stop < b:
+            at_end = axis.ends_sweep(Part(segment, 0, k))
+            sweep_end = sweep_end or at_end
+            if stop < b or (full and (at_end or not axis.timeline.shuffle)):
                 break
             following = axis.settle(settled)
             if following is None:

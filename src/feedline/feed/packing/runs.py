@@ -59,7 +59,7 @@ class Run:
     def ends_sweep(self) -> bool:
         """Whether it holds the last sequence of a sweep."""
         segment = self.segment
-        return segment.plan.last and int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count
+        return int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count and segment.plan.last
 
 
 class Piece(NamedTuple):

@@ -59,6 +59,11 @@ class UnsizedOrder(Timeline):
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; reads the window's chunks."""
         number = window or 0
+        plan = self._window(sweep, number)
+        # A saved position may name the window after the last one read, before anybody knew that it is empty.
+        return plan if plan.count or ordinal else self.window_after(plan)
+
+    def _window(self, sweep: int, number: int) -> WindowPlan:
         if sweep < 0 or not 0 <= number < self.windows:
             raise IndexError(f"expected 0 <= window < {self.windows}, got sweep {sweep}, window {number}")
         chunks = self.chunks_of(sweep, number)
@@ -69,24 +74,29 @@ class UnsizedOrder(Timeline):
                 return lambda a, b: np.arange(a, b, dtype=np.int64)
             return permutation(_native.hash_key([self.seed, sweep, SEQUENCES, number]), int(starts[-1]))
 
-        last = number + 1 == self.windows
-        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, last, make_cut)
+        def is_last() -> bool:
+            following = range(number + 1, self.windows)
+            return not any(self._count(self.chunks_of(sweep, after)).any() for after in following)
+
+        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, is_last, make_cut)
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
         """See `Timeline.window_after`; passes over windows without sequences."""
-        for _ in range(self.windows + 1):
-            following = (plan.sweep + 1, 0) if plan.last else (plan.sweep, plan.number + 1)
-            plan = self.window_at(following[0], 0, following[1])
+        for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
+            plan = self._window(*self._after(plan.sweep, plan.number))
             if plan.count:
                 return plan
         raise DataError("expected at least one sequence, got none in any chunk")
 
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+    def _after(self, sweep: int, number: int) -> tuple[int, int]:
+        return (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
+
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
-        sweep, number = plan.sweep, plan.number
-        while True:
-            sweep, number = (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
+        sweep, number = self._after(plan.sweep, plan.number)
+        while max_sweeps is None or sweep < max_sweeps:
             yield self.chunks_of(sweep, number)
+            sweep, number = self._after(sweep, number)
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """See `Timeline.segment`."""

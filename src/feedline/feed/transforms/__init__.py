@@ -78,10 +78,8 @@ def apply(
     for stage, transform in enumerate(transforms):
         after = transform.schema(before)
         if count == 0:
-            values = {name: values.get(name, Value.empty(stream)) for name, stream in after.items()}
-            values = {
-                name: v if name not in transform.streams else Value.empty(after[name]) for name, v in values.items()
-            }
+            changed = transform.streams.keys() | (after.keys() - values.keys())
+            values = {name: Value.empty(after[name]) if name in changed else values[name] for name in after}
             before = after
             continue
         columns = {name: value.sequences() for name, value in values.items()}

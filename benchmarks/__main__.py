@@ -1,0 +1,173 @@
+"""``python -m benchmarks``: answer the questions, each in a fresh process, print the table, keep it.
+
+The exit code is 0 unless a benchmark itself fails; a missed target is a result, not a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import QUESTIONS, machine
+from benchmarks.harness import Answer, Stage, Target, markdown_table, text_table
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Most that lies in the data folder at a time, in bytes, at scale 1.
+FULL_DATA = 9e9
+#: A store must fit into the page cache beside everything else.
+FULL_MEMORY = 7e9
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=QUESTIONS, metavar="NAME", help=", ".join(QUESTIONS))
+    parser.add_argument("--quick", action="store_true", help="small data, two rounds: does it run at all?")
+    parser.add_argument("--keep", action="store_true", help="leave the generated data behind")
+    parser.add_argument("--data", type=Path, default=ROOT / "bench-data", help="folder for generated data")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where results go")
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.answer:
+        return _answer(options.answer, Stage(options.data, options.quick, options.scale))
+
+    existed = options.data.exists()
+    options.data.mkdir(parents=True, exist_ok=True)
+    began, load_before = time.monotonic(), machine.load()
+    scale, remark = (1.0, "") if options.quick else _room(options.data)
+    if remark:
+        print(remark)
+    answers: list[Answer] = []
+    seconds: dict[str, float] = {}
+    failed: list[str] = []
+    try:
+        for name in options.only or QUESTIONS:
+            started = time.monotonic()
+            print(f"{name} ...", end=" ", flush=True)
+            found = _ask(name, options, scale)
+            seconds[name] = round(time.monotonic() - started, 1)
+            if found is None:
+                failed.append(name)
+                print("FAILED")
+            else:
+                answers += found
+                print(f"{seconds[name]:.0f} s")
+    finally:
+        if not options.keep:
+            shutil.rmtree(options.data) if not existed else _empty(options.data)
+    print("\n" + text_table(answers) + "\n")
+    for answer in answers:
+        if answer.note:
+            print(f"- {answer.question}: {answer.note}")
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "quick": options.quick,
+        "machine": machine.describe(),
+        "load": [load_before, machine.load()],
+        "remark": remark,
+        "seconds": seconds,
+        "failed": failed,
+        "answers": [dataclasses.asdict(answer) | {"met": answer.met} for answer in answers],
+    }
+    path = _save(options.results, report, answers)
+    print(f"\n{time.monotonic() - began:.0f} s in all; written to {path}.md and .json")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _answer(name: str, stage: Stage) -> int:
+    """In the fresh process: answer one question on standard output's last line."""
+    answers = importlib.import_module(f"benchmarks.{name}").run(stage)
+    print("\n" + json.dumps([dataclasses.asdict(answer) for answer in answers]))
+    return 0
+
+
+def _ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] | None:
+    """Answer a question in a fresh process; None if that fails, after showing what it said."""
+    command = [sys.executable, "-m", "benchmarks", "--answer", name, "--data", str(options.data)]
+    command += ["--scale", str(scale)] + (["--quick"] if options.quick else [])
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        print(ran.stdout + ran.stderr, file=sys.stderr)
+        return None
+    return [load_answer(given) for given in json.loads(ran.stdout.strip().splitlines()[-1])]
+
+
+def load_answer(given: dict[str, Any]) -> Answer:
+    """An answer from its JSON form."""
+    target = given["target"]
+    return Answer(**given | {"target": None if target is None else Target(**target)})
+
+
+def _room(folder: Path) -> tuple[float, str]:
+    """Which share of the full data fits disk and memory, and what to say if that is not all of it."""
+    free = shutil.disk_usage(folder).free
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
+        if line.startswith("MemAvailable:"):
+            memory = int(line.split()[1]) * 1024
+    scale = min(1.0, 0.8 * free / FULL_DATA, memory / FULL_MEMORY)
+    if scale >= 1.0:
+        return 1.0, ""
+    return scale, (
+        f"data scaled to {scale:.0%} of the sizes named: {free / 1e9:.1f} GB of disk are free, "
+        f"{memory / 1e9:.1f} GB of memory available"
+    )
+
+
+def _empty(folder: Path) -> None:
+    """Remove what this run made in a folder that was there before: generated names only."""
+    for entry in folder.glob("bench-*"):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _save(folder: Path, report: dict[str, Any], answers: list[Answer]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{report['date']}-{machine.slug()}{'-quick' if report['quick'] else ''}"
+    about = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    lines = [
+        f"# Benchmarks, {report['date']}",
+        "",
+        f"{about['processor']}, {about['cores']} cores, {about['memory_gb']} GB; {about['system']}; "
+        f"Python {about['python']}; {versions}.",
+        f"Load average before and after: {report['load'][0]}, {report['load'][1]}. "
+        "Ratios are medians of ratios inside one round, by CPU time unless said; above 1 is better for feedline.",
+        *(["", f"**Quick run: these figures mean little.** {report['remark']}"] if report["quick"] else []),
+        *(["", report["remark"]] if report["remark"] and not report["quick"] else []),
+        "",
+        markdown_table(answers),
+        "",
+        *[f"- **{answer.question}**: {answer.note}" for answer in answers if answer.note],
+        *(["", f"Failed: {', '.join(report['failed'])}."] if report["failed"] else []),
+        "",
+    ]
+    _write(folder / f"{name}.md", "\n".join(lines))
+    _write(folder / f"{name}.json", json.dumps(report, indent=1) + "\n")
+    return folder / name
+
+
+def _write(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Things worth keeping while they fit, and things that a forked child must make anew."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+class PerProcess(Generic[Item]):
+    """An object that a forked child, or one that unpickles it, makes for itself.
+
+    A lock that a thread of the parent holds is locked for ever in a child, as the thread stayed behind.
+    """
+
+    def __init__(self, make: Callable[[], Item]) -> None:
+        self._make, self._made = make, (os.getpid(), make())
+
+    def get(self) -> Item:
+        """This process's object."""
+        pid, item = self._made
+        if pid != os.getpid():
+            item = self._make()
+            self._made = (os.getpid(), item)
+        return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PerProcess, (self._make,))
+
+
+class Bounded(Generic[Key, Item]):
+    """The results of ``make(key)``, the least recently used dropped first; for many threads.
+
+    Args:
+        make: called once for a key that is not kept, however many threads ask; what it raises is not kept.
+        cost: what an item costs, in the unit of ``budget``.
+        budget: what all kept items may cost together. An item that alone costs more is handed out, not kept.
+    """
+
+    def __init__(self, make: Callable[[Key], Item], cost: Callable[[Item], int], budget: int) -> None:
+        self._make, self._cost, self._budget = make, cost, budget
+        self._shelf: PerProcess[_Shelf[Key, Item]] = PerProcess(_Shelf)
+
+    def get(self, key: Key) -> Item:
+        """The item of ``key``, made now if need be."""
+        shelf = self._shelf.get()
+        with shelf.lock:
+            future = shelf.items.get(key)
+            mine = future is None
+            if future is None:
+                future = shelf.items[key] = Future()
+            shelf.items.move_to_end(key)
+        if not mine:
+            return future.result()
+        try:
+            item = self._make(key)
+        except BaseException as error:
+            with shelf.lock:
+                del shelf.items[key]
+            future.set_exception(error)
+            raise
+        with shelf.lock:
+            future.set_result(item)
+            shelf.costs[key] = self._cost(item)
+            shelf.used += shelf.costs[key]
+            for old in [old for old in shelf.items if old in shelf.costs]:
+                if shelf.used <= self._budget:
+                    break
+                del shelf.items[old]
+                shelf.used -= shelf.costs.pop(old)
+        return item
+
+    @property
+    def used(self) -> int:
+        """What the kept items cost together."""
+        return self._shelf.get().used
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._shelf = PerProcess(_Shelf)
+
+
+class _Shelf(Generic[Key, Item]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.items: OrderedDict[Key, Future[Item]] = OrderedDict()
+        self.costs: dict[Key, int] = {}
+        self.used = 0

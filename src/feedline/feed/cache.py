@@ -1,0 +1,115 @@
+"""Files that can be made again: opened if they are good, else written in full, in a folder of one's own.
+
+Guarantees: nobody sees half a file; a stale or damaged one is replaced; several processes may make one at the same
+time. Where the folder cannot be written, the file is a temporary one without a name (in ``$TMPDIR``), made again by
+every process: slower to open, but no more private memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from feedline.errors import DataError
+from feedline.feed.formats.atomic import atomic_file
+
+READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+"""Error numbers of a place that cannot be written."""
+
+_log = logging.getLogger("feedline")
+
+
+def user_cache() -> Path:
+    """``$XDG_CACHE_HOME/feedline``, by default ``~/.cache/feedline``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "feedline"
+
+
+def cached_file(
+    folder: Path | None,
+    name: str,
+    usable: Callable[[BinaryIO], bool],
+    write: Callable[[BinaryIO], None],
+    rebuild: bool = False,
+) -> BinaryIO:
+    """An open file with the content that ``write`` makes.
+
+    Args:
+        folder: where it is kept, created with mode 0700; None: nowhere, as a temporary file without a name.
+        name: of the file in the folder.
+        usable: whether an existing file, open at its start, has the content wanted.
+        write: makes the content in an empty file that is open for reading and writing.
+        rebuild: do not look for an existing file.
+
+    Raises:
+        DataError: the folder can be written by others, or there is no space left.
+    """
+    if folder is not None:
+        path = folder / name
+        _refuse_foreign(folder)
+        found = None if rebuild else _existing(path, usable)
+        if found is not None:
+            return found
+        try:
+            own_folder(folder)
+            with atomic_file(path, 0o600, "pass cache=<a folder with room>") as file:
+                write(file)
+            return path.open("rb")
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            _log.warning("%s cannot be written (%s): made again in a temporary file", path, error.strerror)
+    temporary = tempfile.TemporaryFile(prefix="feedline-")  # noqa: SIM115  # handed to the caller
+    try:
+        write(temporary)
+        temporary.flush()
+    except BaseException:
+        temporary.close()
+        raise
+    return temporary
+
+
+def _existing(path: Path, usable: Callable[[BinaryIO], bool]) -> BinaryIO | None:
+    try:
+        file = path.open("rb")
+    except OSError:
+        return None
+    try:
+        if usable(file):
+            return file
+        _log.warning("%s is stale or damaged and is made again", path)
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def own_folder(folder: Path) -> None:
+    """Create a cache folder for the user alone, or make sure that nobody else can write there.
+
+    Raises:
+        DataError: others can.
+        OSError: it cannot be created.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_foreign(folder)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Whoever can write the folder can make us read what they like."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return  # what is not there holds no file
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise DataError(
+            f"expected a cache folder that only you can write, got {folder}",
+            path=str(folder),
+            hint="pass cache=<a folder of yours>, or take the others' right to write away (chmod go-w)",
+        )

@@ -1,0 +1,357 @@
+"""The resolved join: which sequence of each part makes up each joined sequence, in a mapped file.
+
+Resolving sorts the keys of one secondary after the other on disk and looks the primary's up, block by block, so that
+private memory stays at some ten times the block (2^18 keys), whatever the data. The file is used only if its header
+says it belongs to these parts; rows are compared with their checksum and with the parts' sizes before their first
+use, and a damaged file is resolved anew.
+
+Layout, little endian::
+
+    header  64 bytes: magic, crc32c of the rest of the header, version, digest of the parts, sequences, width,
+            chunks, crc32c of what follows the rows
+    rows    per joined sequence: ordinal in each secondary i64; before them the primary's if any was dropped
+    chunks  per chunk of the primary: sequences, samples, bytes i64
+    crcs    per 2^16 rows: crc32c u32
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError
+from feedline.feed.cache import cached_file
+from feedline.feed.protocol import ChunkInfo, Deserializer
+
+Ints = NDArray[np.int64]
+Lengths = Callable[[Sequence[Ints]], Ints | None]
+
+BLOCK = 1 << 18
+"""Keys handled at a time."""
+
+_MAGIC = b"FLJOIN\0\0"
+_VERSION = 1
+_HEADER = struct.Struct("<8sII16sQIQI8x")  # magic, crc, version, digest, sequences, width, chunks, crc of the tail
+_HEADER_BYTES = _HEADER.size
+_CRC_ROWS = 1 << 16
+
+_log = logging.getLogger("feedline")
+
+
+class _Header(NamedTuple):
+    version: int
+    digest: bytes
+    sequences: int
+    width: int
+    chunks: int
+    tail: int
+
+    def pack(self) -> bytes:
+        packed = _HEADER.pack(_MAGIC, 0, *self)
+        return _HEADER.pack(_MAGIC, _native.crc32c(packed[12:]), *self)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> _Header | None:
+        if len(packed) < _HEADER_BYTES:
+            return None
+        magic, crc, *fields = _HEADER.unpack(packed)
+        good = magic == _MAGIC and crc == _native.crc32c(packed[12:])
+        return cls(*fields) if good else None
+
+
+class JoinTable:
+    """See the module.
+
+    Args:
+        parts: the primary and the secondaries.
+        infos: chunk table of each part.
+        lengths: lengths of joined sequences, given the ordinals of each part.
+        digest: 16 bytes that stand for the parts.
+        folder: where the file is kept; None: nowhere.
+        name: of the join, for errors.
+
+    Attributes:
+        count: joined sequences.
+        chunks: size of every chunk.
+        first: int64 (chunks + 1,), joined sequences before each chunk.
+        path: of the file, if it is kept.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Deserializer],
+        infos: Sequence[Sequence[ChunkInfo]],
+        lengths: Lengths,
+        digest: bytes,
+        folder: Path | None,
+        name: str,
+    ) -> None:
+        self._parts, self._infos, self._lengths, self._digest = parts, infos, lengths, digest
+        self._totals = [sum(info.sequences for info in rows) for rows in infos]
+        self._folder, self._name = folder, name
+        self.path: Path | None = None if folder is None else folder / self._file_name
+        self._load(rebuild=False)
+
+    @property
+    def _file_name(self) -> str:
+        return f"{self._digest.hex()}.{_VERSION}.feedline-join"
+
+    def rows(self, ordinals: Ints) -> Ints:
+        """int64 (n, parts): ordinal in each part of the joined sequences ``ordinals``.
+
+        Raises:
+            IndexError: an ordinal outside the join.
+        """
+        if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.count:
+            raise IndexError(f"expected 0 <= ordinal < {self.count}, got {ordinals.min()} to {ordinals.max()}")
+        if not self._checked.all():
+            for block in np.unique(ordinals // _CRC_ROWS).tolist():
+                if not self._checked[block]:
+                    if not self._good(block):
+                        _log.warning("%s is damaged and is made again", self.path)
+                        self._load(rebuild=True)
+                        return self.rows(ordinals)
+                    self._checked[block] = True
+        found = self._rows[ordinals].astype(np.int64, copy=False)
+        return found if self._has_primary else np.column_stack([ordinals, found])
+
+    def close(self) -> None:
+        """Release the file; the table cannot be used afterwards."""
+        del self._rows, self._crcs
+
+    # ---- opening ----------------------------------------------------------------------------------
+
+    def _load(self, rebuild: bool) -> None:
+        with cached_file(self._folder, self._file_name, self._usable, self._resolve, rebuild) as file:
+            header = self._header(file)
+            if header is None:
+                raise DataError(f"the resolved join was damaged while it was written: {self._name}")
+            # Nobody shortens it under the map: the folder is ours, and a file in it is replaced, never changed.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        rows = header.sequences * header.width
+        self.count, self._has_primary = header.sequences, header.width == len(self._parts)
+        self._rows = np.frombuffer(mapped, "<i8", rows, _HEADER_BYTES).reshape(header.sequences, header.width)
+        at = _HEADER_BYTES + 8 * rows
+        table = np.frombuffer(mapped, "<i8", 3 * header.chunks, at).reshape(-1, 3)
+        self.chunks = [ChunkInfo(*row) for row in table.tolist()]
+        self.first = np.concatenate([[0], np.cumsum(table[:, 0])]).astype(np.int64)
+        self._crcs = np.frombuffer(mapped, "<u4", -(-self.count // _CRC_ROWS), at + table.nbytes)
+        self._checked = np.zeros(len(self._crcs), np.bool_)
+
+    def _usable(self, file: BinaryIO) -> bool:
+        return self._header(file) is not None
+
+    def _header(self, file: BinaryIO) -> _Header | None:
+        """The header of a file whose header and chunk table fit these parts, else None."""
+        file.seek(0)
+        header = _Header.unpack(file.read(_HEADER_BYTES))
+        parts = len(self._parts)
+        if (
+            header is None
+            or (header.version, header.digest, header.chunks) != (_VERSION, self._digest, len(self._infos[0]))
+            or header.width != (parts if header.sequences < self._totals[0] else parts - 1)
+        ):
+            return None
+        rows, crcs = 8 * header.sequences * header.width, 4 * -(-header.sequences // _CRC_ROWS)
+        if os.fstat(file.fileno()).st_size != _HEADER_BYTES + rows + 24 * header.chunks + crcs:
+            return None
+        file.seek(_HEADER_BYTES + rows)
+        tail = file.read(24 * header.chunks + crcs)
+        table = np.frombuffer(tail, "<i8", 3 * header.chunks).reshape(-1, 3)
+        if _native.crc32c(tail) != header.tail or table[:, 0].sum() != header.sequences:
+            return None
+        return header
+
+    def _good(self, block: int) -> bool:
+        """Whether a block of rows is what was written, and, whoever wrote it, names sequences that exist."""
+        rows = self._rows[block * _CRC_ROWS : (block + 1) * _CRC_ROWS]
+        if _native.crc32c(rows) != self._crcs[block] or (rows < 0).any():
+            return False
+        totals = self._totals if self._has_primary else self._totals[1:]
+        return bool((rows < np.array(totals)).all()) and not (self._has_primary and (np.diff(rows[:, 0]) <= 0).any())
+
+    # ---- resolving --------------------------------------------------------------------------------
+
+    def _resolve(self, file: BinaryIO) -> None:
+        parts, totals = self._parts, self._totals
+        # Beside the table if possible: $TMPDIR may be a memory file system.
+        folder = self._folder if self._folder is not None and os.access(self._folder, os.W_OK) else None
+        with _scratch(folder) as scratch:
+            found = _mapped(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
+            for number in range(1, len(parts)):
+                with _scratch(folder) as keys_file:
+                    keys, ordinals = _sorted_keys(parts[number], totals[number], keys_file, folder)
+                    _look_up(parts[0], totals[0], keys, ordinals, found[:, number - 1])
+                    del keys, ordinals
+            self._write(file, found)
+
+    def _write(self, file: BinaryIO, found: Ints) -> None:
+        parts, infos = self._parts, self._infos[0]
+        bounds = [range(a, min(a + BLOCK, len(found))) for a in range(0, len(found), BLOCK)]
+        kept = sum(int((found[b.start : b.stop] >= 0).all(axis=1).sum()) for b in bounds)
+        if kept == 0:
+            counts = ", ".join(f"{t} in {p.name}" for p, t in zip(parts, self._totals, strict=True))
+            lacking = ", ".join(
+                f"{part.name} has {int((found[:, i] >= 0).sum())} of the primary's keys"
+                for i, part in enumerate(parts[1:])
+            )
+            raise DataError(
+                f"could not be joined: no key in common; sequences: {counts}; {lacking}",
+                path=parts[0].name,
+                hint="compare what keys(ordinals) gives for each part",
+            )
+        starts = np.concatenate([[0], np.cumsum([info.sequences for info in infos])]).astype(np.int64)
+        table = np.zeros((len(infos), 3), np.int64)
+        table[:, 2] = [info.bytes for info in infos]
+        crcs = _BlockChecksums()
+        file.write(bytes(_HEADER_BYTES))
+        for bound in bounds:
+            part = found[bound.start : bound.stop]
+            good = (part >= 0).all(axis=1)
+            primary = np.flatnonzero(good) + bound.start
+            rows = np.column_stack([primary, part[good]])
+            lengths = self._lengths([np.ascontiguousarray(column) for column in rows.T])
+            chunk = np.searchsorted(starts, primary, side="right") - 1
+            np.add.at(table[:, 0], chunk, 1)
+            np.add.at(table[:, 1], chunk, 1 if lengths is None else lengths)
+            crcs.write(file, rows if kept < len(found) else np.ascontiguousarray(rows[:, 1:]))
+        tail = table.astype("<i8").tobytes() + np.array(crcs.finish(), "<u4").tobytes()
+        file.write(tail)
+        width = len(parts) if kept < len(found) else len(parts) - 1
+        file.seek(0)
+        file.write(_Header(_VERSION, self._digest, kept, width, len(infos), _native.crc32c(tail)).pack())
+        file.flush()
+
+
+class _BlockChecksums:
+    """One checksum per `_CRC_ROWS` rows, whatever the pieces they are written in."""
+
+    def __init__(self) -> None:
+        self._done: list[int] = []
+        self._crc, self._room = 0, _CRC_ROWS
+
+    def write(self, file: BinaryIO, rows: Ints) -> None:
+        rows = np.ascontiguousarray(rows, "<i8")
+        file.write(rows.data)
+        while len(rows):
+            part, rows = rows[: self._room], rows[self._room :]
+            self._crc = _native.crc32c(part, self._crc)
+            self._room -= len(part)
+            if self._room == 0:
+                self._done.append(self._crc)
+                self._crc, self._room = 0, _CRC_ROWS
+
+    def finish(self) -> list[int]:
+        return self._done if self._room == _CRC_ROWS else [*self._done, self._crc]
+
+
+def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:
+    return tempfile.TemporaryFile(prefix="feedline-join-", dir=folder)
+
+
+def _mapped(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
+    """``count`` numbers in a file of that size, as a shared map: pages of the file, not private memory."""
+    if count == 0:
+        return np.empty(0, dtype)
+    # Reserved, not sparse: writing to a map of a full disk would kill the process.
+    os.posix_fallocate(file.fileno(), 0, 8 * count)
+    return np.frombuffer(mmap.mmap(file.fileno(), 8 * count), dtype)
+
+
+def _keys(corpus: Deserializer, a: int, b: int) -> NDArray[np.uint64]:
+    keys = np.ascontiguousarray(corpus.keys(np.arange(a, b)), np.uint64)
+    if keys.shape != (b - a,):
+        raise DataError(f"expected {b - a} keys of {corpus.name}, got an array of shape {keys.shape}")
+    return keys
+
+
+def _sorted_keys(
+    corpus: Deserializer, total: int, file: BinaryIO, folder: Path | None
+) -> tuple[NDArray[np.uint64], Ints]:
+    """All keys of a corpus in rising order, and the ordinal of each, both mapped from ``file``."""
+    if total <= BLOCK:
+        return _sorted_run(corpus, 0, total)
+    both = _mapped(file, 2 * total)
+    keys, ordinals = both[:total].view(np.uint64), both[total:]
+    with _scratch(folder) as runs_file:
+        runs = _mapped(runs_file, 2 * total)
+        run_keys, run_ordinals = runs[:total].view(np.uint64), runs[total:]
+        edges = [*range(0, total, BLOCK), total]
+        for a, b in itertools.pairwise(edges):
+            run_keys[a:b], run_ordinals[a:b] = _sorted_run(corpus, a, b)
+        done = 0
+        for pieces in _ranges(run_keys, edges):
+            part = np.concatenate([run_keys[a:b] for a, b in pieces])
+            at = np.concatenate([run_ordinals[a:b] for a, b in pieces])
+            order = np.argsort(part, kind="stable")
+            keys[done : done + len(part)] = part[order]
+            ordinals[done : done + len(part)] = at[order]
+            _refuse_twins(corpus, keys[done : done + len(part)], ordinals[done : done + len(part)])
+            done += len(part)
+    return keys, ordinals
+
+
+def _sorted_run(corpus: Deserializer, a: int, b: int) -> tuple[NDArray[np.uint64], Ints]:
+    keys = _keys(corpus, a, b)
+    order = np.argsort(keys, kind="stable")
+    keys, ordinals = keys[order], order + a
+    _refuse_twins(corpus, keys, ordinals)
+    return keys, ordinals
+
+
+def _ranges(keys: NDArray[np.uint64], edges: list[int]) -> Iterator[list[tuple[int, int]]]:
+    """Slices of sorted runs that hold all keys of one range after the other, about two blocks together.
+
+    A run gives a sample every step-th key; a range with as many samples as there are runs holds at most
+    2 * runs * step keys. A key stands once in a run, so none makes a range longer.
+    """
+    count = len(edges) - 1
+    step = max(1, BLOCK // count)
+    samples = np.sort(np.concatenate([keys[a:b:step] for a, b in itertools.pairwise(edges)]))
+    splitters = np.unique(samples[count::count])
+    bounds = [
+        np.concatenate([[a], a + np.searchsorted(keys[a:b], splitters, side="left"), [b]])
+        for a, b in itertools.pairwise(edges)
+    ]
+    for i in range(len(splitters) + 1):
+        yield [(int(bound[i]), int(bound[i + 1])) for bound in bounds]
+
+
+def _refuse_twins(corpus: Deserializer, keys: NDArray[np.uint64], ordinals: Ints) -> None:
+    twins = np.flatnonzero(keys[1:] == keys[:-1])
+    if len(twins):
+        at = int(twins[0])
+        first, second = int(ordinals[at]), int(ordinals[at + 1])
+        raise DataError(
+            f"expected each key once in {corpus.name}, got key {int(keys[at])} for sequences {first} and {second}",
+            path=corpus.name,
+            sequence=second,
+            hint="only the primary, the first part of a join, may repeat a key",
+        )
+
+
+def _look_up(primary: Deserializer, total: int, keys: NDArray[np.uint64], ordinals: Ints, out: Ints) -> None:
+    """For each sequence of the primary, the ordinal that has its key, or -1."""
+    for a in range(0, total, BLOCK):
+        b = min(a + BLOCK, total)
+        wanted = _keys(primary, a, b)
+        order = np.argsort(wanted, kind="stable")  # searching in order touches each page of the map once
+        wanted = wanted[order]
+        at = np.searchsorted(keys, wanted)
+        hit = at < len(keys)
+        hit[hit] = keys[at[hit]] == wanted[hit]
+        result = np.full(b - a, -1, np.int64)
+        result[order[hit]] = ordinals[at[hit]]
+        out[a:b] = result

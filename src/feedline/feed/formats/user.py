@@ -1,0 +1,231 @@
+"""Corpora of one's own, chunk by chunk, as CNTK's `UserDeserializer`: say what chunks hold, and hand them over.
+
+Two kinds, by what the subclass defines. With ``chunk_info`` (and ``chunk_lengths`` if sequences are ragged) chunk
+sizes are known before reading: the corpus is shuffled, planned, sought and joined as any other. Without, windows
+count chunks and a state is (sweep, window, place in it); restoring reads one window. What ``get_chunk`` hands over is
+compared with what was said before.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from feedline.data import Chunk, Schema, Stream
+from feedline.errors import DataError, FeedlineError, WorkerError
+from feedline.feed.bounded import Bounded, PerProcess
+from feedline.feed.given import given_values
+from feedline.feed.protocol import ChunkInfo, Deserializer
+
+Ints = NDArray[np.int64]
+
+_LENGTHS_KEPT = 32 << 20  # bytes
+
+
+class UserDeserializer(Deserializer):
+    """Subclass this, and define ``num_chunks``, ``get_chunk`` and either ``streams`` or the attribute ``schema``.
+
+    Optional: ``chunk_info`` (and ``chunk_lengths``) for chunk sizes known before reading, ``keys`` to be joined by
+    other keys than ordinals (see `Deserializer.keys`), ``digest``, ``close``. There is no ``__init__`` to call.
+
+    Attributes:
+        concurrent: ``get_chunk`` may be called by several reading threads at a time. False: by one at a time.
+        name: what errors call the corpus; by default the name of the class.
+    """
+
+    concurrent: bool = False
+    _turn: PerProcess[threading.Lock]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """An object that is ready without ``__init__``, which subclasses need not call."""
+        self = super().__new__(cls)
+        self._turn = PerProcess(threading.Lock)
+        return self
+
+    # ---- for subclasses ---------------------------------------------------------------------------
+
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams delivered, by name; asked once."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
+
+    @abc.abstractmethod
+    def num_chunks(self) -> int:
+        """Number of chunks; always the same."""
+
+    @abc.abstractmethod
+    def get_chunk(self, chunk: int) -> Mapping[str, Any] | Chunk:
+        """The sequences of chunk number ``chunk``, the same at every call.
+
+        Returns:
+            Data by stream name, with one number of sequences N in all streams: an array ``(N, *shape)`` or a SciPy
+            sparse matrix ``(N, size)`` where each sequence is one sample; or a list of N arrays ``(length, *shape)`` or
+            sparse matrices ``(length, size)``; or a `Value`. Or a `Chunk`, which can also hold sequences that cannot
+            be read (`Chunk.errors`).
+
+        Called on reading threads, one at a time unless ``concurrent``. Whatever it raises reaches the caller of
+        ``next_minibatch`` as the cause of a `WorkerError` (a `FeedlineError` as itself); the source stays where it was,
+        and the next call tries again.
+        """
+
+    def chunk_info(self, chunk: int) -> ChunkInfo | tuple[int, ...]:
+        """(sequences, samples) of chunk number ``chunk``, or `ChunkInfo` with stored bytes too, without reading it.
+
+        ``samples`` are counted as the minibatch budget does: the longest stream of each sequence, or the one that
+        defines the size. Without bytes, those of the samples are taken, one non-zero to a sparse one.
+        """
+        raise NotImplementedError
+
+    def chunk_lengths(self, chunk: int) -> ArrayLike:
+        """Samples of each sequence of chunk number ``chunk``, without reading it; for ragged data with ``chunk_info``.
+
+        Without this, ragged data is fed as if there were no ``chunk_info``.
+        """
+        raise NotImplementedError
+
+    def digest(self) -> str:
+        """Hex digits that stand for the content.
+
+        This default knows the class's name, streams, chunk sizes and nothing of the data: a state fits other data of
+        the same form. Override it to make saved states refuse data that has changed.
+        """
+        infos = self._infos if self._told else self.num_chunks()
+        text = json.dumps([type(self).__name__, self.schema.digest, infos])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    # ---- the deserializer -------------------------------------------------------------------------
+
+    @functools.cached_property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """The streams delivered."""
+        return Schema(self.streams())
+
+    @functools.cached_property
+    def sized(self) -> bool:  # type: ignore[override]
+        """Whether chunk sizes are known before reading: ``chunk_info`` is defined, and lengths follow from it."""
+        return self._told and (self._has_lengths or all(info.sequences == info.samples for info in self._infos))
+
+    @property
+    def _told(self) -> bool:
+        return type(self).chunk_info is not UserDeserializer.chunk_info
+
+    @property
+    def _has_lengths(self) -> bool:
+        return type(self).chunk_lengths is not UserDeserializer.chunk_lengths
+
+    @functools.cached_property
+    def _infos(self) -> list[ChunkInfo]:
+        row = sum(s.dtype.itemsize * s.size if not s.sparse else s.dtype.itemsize + 4 for s in self.schema.values())
+        infos = []
+        for chunk in range(self.num_chunks()):
+            info = tuple(int(n) for n in self.chunk_info(chunk))
+            if len(info) not in (2, 3) or min(info) < 0:
+                raise DataError(
+                    f"expected (sequences, samples) or (sequences, samples, bytes) from chunk_info({chunk}), "
+                    f"got {info}",
+                    path=self.name,
+                )
+            infos.append(ChunkInfo(*info) if len(info) == 3 else ChunkInfo(info[0], info[1], info[1] * row))
+        return infos
+
+    def chunks(self) -> Sequence[ChunkInfo]:
+        """What ``chunk_info`` says of every chunk; asked once."""
+        return self._infos
+
+    @functools.cached_property
+    def _starts(self) -> Ints:
+        return np.concatenate([[0], np.cumsum([info.sequences for info in self._infos])]).astype(np.int64)
+
+    @functools.cached_property
+    def _lengths(self) -> Bounded[int, Ints]:
+        return Bounded(self._lengths_of, _nbytes, _LENGTHS_KEPT)
+
+    def _lengths_of(self, chunk: int) -> Ints:
+        lengths = np.asarray(self.chunk_lengths(chunk), np.int64)
+        info = self._infos[chunk]
+        if lengths.shape != (info.sequences,) or lengths.sum() != info.samples:
+            raise DataError(
+                f"expected {info.sequences} lengths with a sum of {info.samples} from chunk_lengths({chunk}), as "
+                f"chunk_info says, got shape {lengths.shape} with a sum of {lengths.sum()}",
+                path=self.name,
+            )
+        return lengths
+
+    def lengths(self, ordinals: Ints) -> Ints | None:
+        """Samples of the sequences ``ordinals``, from ``chunk_lengths``; None if every sequence has one."""
+        if not self._has_lengths:
+            return None
+        out = np.empty(len(ordinals), np.int64)
+        chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
+        for chunk in np.unique(chunk_of).tolist():
+            at = chunk_of == chunk
+            out[at] = self._lengths.get(chunk)[ordinals[at] - self._starts[chunk]]
+        return out
+
+    def read(self, chunk: int) -> Chunk:
+        """What ``get_chunk`` hands over, checked.
+
+        Raises:
+            WorkerError: it raised; the original is the cause.
+            DataError: it hands over other counts than ``chunk_info`` or ``chunk_lengths`` say.
+            SchemaError: it hands over other streams, shapes or dtypes than declared.
+        """
+        where = f"get_chunk({chunk}) of {self.name}"
+        try:
+            with nullcontext() if self.concurrent else self._turn.get():
+                data = self.get_chunk(chunk)
+        except FeedlineError as error:
+            error.add_note(f"raised by {where}")
+            raise
+        except Exception as error:
+            raise WorkerError(f"{where} raised {type(error).__name__}: {error}") from error
+        if not isinstance(data, Chunk):
+            data = Chunk(self.schema, given_values(self.schema, data, where))
+        elif data.schema != self.schema:
+            raise DataError(f"expected a chunk with the streams of {self.name} from {where}, got {data.schema!r}")
+        if self._told:
+            self._compare(chunk, data)
+        return data
+
+    def _compare(self, number: int, chunk: Chunk) -> None:
+        info, lengths = self._infos[number], chunk.lengths
+        samples = chunk.num_sequences if lengths is None else int(lengths.sum())
+        bad = list(chunk.errors)  # these have no samples of their own
+        if chunk.num_sequences != info.sequences or (samples != info.samples and not bad):
+            raise DataError(
+                f"expected {info.sequences} sequences with {info.samples} samples in chunk {number}, as chunk_info "
+                f"says, got {chunk.num_sequences} with {samples} from get_chunk",
+                path=self.name,
+            )
+        if not self.sized:
+            return
+        expected = self._lengths.get(number) if self._has_lengths else np.ones(info.sequences, np.int64)
+        got = np.ones(info.sequences, np.int64) if lengths is None else lengths
+        differ = got != expected
+        differ[bad] = False
+        if differ.any():
+            first = int(np.flatnonzero(differ)[0])
+            said = "chunk_lengths" if self._has_lengths else "chunk_info"
+            raise DataError(
+                f"expected {expected[first]} samples, as {said} says, got {got[first]} from get_chunk({number})",
+                path=self.name,
+                sequence=int(self._starts[number]) + first,
+                hint=None if self._has_lengths else "define chunk_lengths: these sequences are ragged",
+            )
+
+
+def _nbytes(array: Ints) -> int:
+    return array.nbytes

@@ -1,0 +1,73 @@
+"""Which share of each minibatch is this reader's? (index, count), given or found."""
+
+from __future__ import annotations
+
+import sys
+
+from feedline.errors import StateError
+
+Share = tuple[int, int]
+
+
+class Partition:
+    """The share of a feed, settled at the first read.
+
+    Args:
+        given: (index, count); None: the rank and world size of torch.distributed if somebody has imported and
+            initialised it by the first read, else (0, 1).
+    """
+
+    def __init__(self, given: Share | None = None) -> None:
+        self._settled = None if given is None else checked(given)
+        self._given = given is not None
+
+    def resolve(self, override: Share | None = None) -> Share:
+        """The share for one call.
+
+        Raises:
+            StateError: the share that was found has changed since the first read.
+            ValueError: ``override`` is not a share.
+        """
+        if override is not None:
+            return checked(override)
+        if self._given and self._settled is not None:
+            return self._settled
+        found = _distributed()
+        if self._settled is None:
+            self._settled = found
+        elif found != self._settled:
+            raise StateError(
+                "expected the partition that was found at the first read; torch.distributed has changed since. "
+                "Initialise it before the first minibatch, or pass partition=(index, count)",
+                saved={"partition": list(self._settled)},
+                current={"partition": list(found)},
+            )
+        return self._settled
+
+    def peek(self, override: Share | None = None) -> Share:
+        """The share as `resolve` would find it now, settling nothing."""
+        if override is not None:
+            return checked(override)
+        return self._settled if self._settled is not None else _distributed()
+
+
+def checked(share: Share) -> Share:
+    """``share`` as two ints.
+
+    Raises:
+        ValueError: not two ints with 0 <= index < count.
+    """
+    try:
+        index, count = (int(n) for n in share)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected partition=(index, count), got {share!r}") from None
+    if not 0 <= index < count:
+        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {share!r}")
+    return index, count
+
+
+def _distributed() -> Share:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1

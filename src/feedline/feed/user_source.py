@@ -1,0 +1,302 @@
+"""A source of one's own, minibatch by minibatch, as CNTK's `UserMinibatchSource`.
+
+For data that no corpus of chunks describes: generated, streamed, or sampled in an order of its own. The author says
+which samples come next and where that was; this makes a feed of it.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from feedline.data import Minibatch, Position, Schema, Span, Stream
+from feedline.errors import SchemaError, StateError
+from feedline.feed.given import given_values
+from feedline.feed.partition import Partition
+from feedline.feed.protocol import upto
+
+STATE_VERSION = 1
+DEFAULT_MINIBATCH_SIZE = 256
+
+
+class UserMinibatch(NamedTuple):
+    """What `UserMinibatchSource.make_minibatch` returns to say more than data.
+
+    Attributes:
+        streams: data by stream name.
+        sweep_end: the global minibatch completes a pass over the data.
+        global_samples, global_sequences: of the global minibatch over all workers; None: those of this part.
+        ids: int64 (num_sequences,), what identifies each sequence; None: they are counted in delivered order.
+    """
+
+    streams: Mapping[str, Any]
+    sweep_end: bool = False
+    global_samples: int | None = None
+    global_sequences: int | None = None
+    ids: ArrayLike | None = None
+
+
+class UserMinibatchSource(abc.ABC):
+    """Subclass this, and define ``make_minibatch`` and either ``streams`` or the attribute ``schema``.
+
+    To be resumed, define ``get_checkpoint_state`` and ``restore_from_checkpoint`` too. There is no ``__init__`` to
+    call. The source works wherever a `MinibatchSource` does.
+
+    feedline's promises about data become the author's here:
+
+    - one order: the same state and calls give the same minibatches, under any number of workers;
+    - nothing lost, nothing twice: the parts of all workers make up the data, and all end;
+    - equal steps: every worker gets as many minibatches, an empty part where it has nothing to do;
+    - the budget: at most ``num_samples`` samples over all workers, a longer sequence alone;
+    - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Left out, ``position`` counts
+      what this worker got, and positions and states differ by worker.
+
+    feedline keeps: streams are as declared, states are JSON, the position moves only when a minibatch was delivered,
+    and after the end every minibatch is false.
+
+    Attributes:
+        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at the
+            first read, else (0, 1).
+        device: handed to ``make_minibatch``; feedline's own values stay in host memory until
+            ``minibatch["x"].torch(device)``.
+        is_infinite: whether it never ends.
+    """
+
+    partition: tuple[int, int] | None = None
+    device: Any = None
+    is_infinite: bool = False
+
+    # ---- for subclasses ---------------------------------------------------------------------------
+
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams delivered, by name; asked once."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
+
+    @abc.abstractmethod
+    def make_minibatch(
+        self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
+    ) -> Mapping[str, Any] | UserMinibatch | None:
+        """The next minibatch, or this worker's part of it.
+
+        Args:
+            num_samples: at most so many samples over all workers, as the longest stream counts them.
+            number_of_workers, worker_rank: deliver this worker's share only, 0 <= worker_rank < number_of_workers.
+            device: where the caller wants data; a hint.
+
+        Returns:
+            Data by stream name: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one
+            sample, a list of arrays ``(length, *shape)`` or sparse matrices, or a `Value`; N may be 0. A
+            `UserMinibatch` to say more. None or ``{}`` at the end.
+        """
+
+    def get_checkpoint_state(self) -> Mapping[str, Any]:
+        """Where the source stands, in JSON types."""
+        return {}
+
+    def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
+        """Go to where ``state`` was taken; what follows is what followed then."""
+        raise NotImplementedError
+
+    # ---- the feed ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def schema(self) -> Schema:
+        """The streams delivered."""
+        return Schema(self.streams())
+
+    @functools.cached_property
+    def _progress(self) -> _Progress:
+        return _Progress()
+
+    @functools.cached_property
+    def _partition(self) -> Partition:
+        return Partition(self.partition)
+
+    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+        """The next minibatch, or this worker's part of it.
+
+        Args:
+            size: at most so many samples over all workers.
+            partition: (index, count) for this call alone, instead of the source's own.
+
+        Returns:
+            A true `Minibatch`, perhaps with an empty part; a false one after the end, every time.
+
+        Raises:
+            SchemaError: the data is not as declared.
+            Exception: what ``make_minibatch`` raises.
+        """
+        return self._next(size, partition)
+
+    def _next(self, size: int, partition: tuple[int, int] | None) -> Minibatch:
+        if size < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        index, count = self._partition.resolve(partition)
+        progress = self._progress
+        given = None if progress.ended else self.make_minibatch(size, count, index, self.device)
+        made = given if isinstance(given, UserMinibatch) else UserMinibatch(given or {})
+        if not made.streams:
+            progress.ended = True
+            return Minibatch.end(self.schema, self.position)
+        values = given_values(self.schema, made.streams, f"make_minibatch of {type(self).__name__}")
+        minibatch = progress.wrap(self.schema, values, made)
+        progress.pass_by(minibatch, made)
+        return minibatch
+
+    def minibatches(
+        self, size: int = DEFAULT_MINIBATCH_SIZE, until: Span | None = None, partition: tuple[int, int] | None = None
+    ) -> Iterator[Minibatch]:
+        """Minibatches from the current position to the end of the source.
+
+        Args:
+            size: see `next_minibatch`.
+            until: stop after the minibatch that completes this span, counted from here.
+            partition: see `next_minibatch`.
+        """
+        return upto(lambda: self._next(size, partition), until)
+
+    def __iter__(self) -> Iterator[Minibatch]:
+        """Minibatches of 256 samples to the end of the source."""
+        return self.minibatches()
+
+    @property
+    def position(self) -> Position:
+        """What follows the last minibatch delivered; ``ordinal`` counts sequences since the last sweep end."""
+        return self._progress.position
+
+    def count_label_samples(self, count: int) -> None:
+        """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
+        p = self._progress.position
+        self._progress.position = p._replace(label_samples=p.label_samples + count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the source stands, in JSON types: the clock, and what ``get_checkpoint_state`` says.
+
+        Raises:
+            StateError: ``get_checkpoint_state`` gives something else than JSON types.
+        """
+        own = None
+        if self._resumes:
+            own = self.get_checkpoint_state()
+            _check_json(own, f"{type(self).__name__}.get_checkpoint_state()")
+            own = json.loads(json.dumps(own))  # a copy that the author's later changes do not reach
+        p = self.position
+        return {
+            "feedline": STATE_VERSION,
+            "order": "user",
+            "schema": self.schema.digest,
+            "sweep": p.sweep,
+            "sequence": p.ordinal,
+            "samples": p.samples,
+            "label_samples": p.label_samples,
+            "sequences": self._progress.sequences,
+            "state": own,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was taken.
+
+        Raises:
+            StateError: the state belongs to another kind of source or other streams, the class cannot be restored,
+                or ``restore_from_checkpoint`` raised (the cause).
+        """
+        if not isinstance(state, Mapping) or "feedline" not in state:
+            raise StateError(f"expected a state of a feedline source, got {type(state).__name__}")
+        identity = {"feedline": STATE_VERSION, "order": "user", "schema": self.schema.digest}
+        saved = {key: state.get(key) for key in identity}
+        differing = [key for key in identity if saved[key] != identity[key]]
+        if differing:
+            raise StateError(
+                "this state was taken from another kind of source or other streams",
+                saved={key: saved[key] for key in differing},
+                current={key: identity[key] for key in differing},
+            )
+        counters = [state.get(key) for key in ("sweep", "sequence", "samples", "label_samples", "sequences")]
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counters) or "state" not in state:
+            raise StateError("this state is damaged: expected counters of at least 0 and a state", saved=dict(state))
+        if not self._resumes or state["state"] is None:
+            raise StateError(
+                f"{type(self).__name__} cannot be resumed: define get_checkpoint_state and restore_from_checkpoint"
+            )
+        try:
+            self.restore_from_checkpoint(json.loads(json.dumps(state["state"])))
+        except Exception as error:
+            raise StateError(
+                f"restore_from_checkpoint of {type(self).__name__} raised {type(error).__name__}: {error}",
+                saved={"state": state["state"]},
+            ) from error
+        *place, sequences = (int(n) for n in counters if n is not None)
+        self._progress.position, self._progress.sequences, self._progress.ended = Position(*place), sequences, False
+
+    @property
+    def _resumes(self) -> bool:
+        base, own = UserMinibatchSource, type(self)
+        return (
+            own.get_checkpoint_state is not base.get_checkpoint_state
+            and own.restore_from_checkpoint is not base.restore_from_checkpoint
+        )
+
+    def close(self) -> None:  # noqa: B027  # optional: most sources hold nothing open
+        """Release what the source holds."""
+
+    def __enter__(self) -> UserMinibatchSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Progress:
+    """What was delivered so far."""
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self.sequences = 0
+        self.ended = False
+
+    def wrap(self, schema: Schema, values: dict[str, Any], made: UserMinibatch) -> Minibatch:
+        size = schema.size_stream
+        counted = list(values.values()) if size is None else [values[size]]
+        samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
+        count = counted[0].num_sequences
+        if made.ids is None:
+            ids = np.arange(self.sequences, self.sequences + count, dtype=np.int64)
+        else:
+            ids = np.asarray(made.ids, np.int64)
+            if ids.shape != (count,):
+                raise SchemaError(f"expected one id for each of {count} sequences, got an array of shape {ids.shape}")
+        everywhere = samples if made.global_samples is None else int(made.global_samples)
+        return Minibatch(schema, values, ids, samples, everywhere, self.position, bool(made.sweep_end))
+
+    def pass_by(self, minibatch: Minibatch, made: UserMinibatch) -> None:
+        p = self.position
+        count = minibatch.num_sequences if made.global_sequences is None else int(made.global_sequences)
+        sweep, ordinal = (p.sweep + 1, 0) if minibatch.sweep_end else (p.sweep, p.ordinal + count)
+        self.position = Position(sweep, ordinal, p.samples + minibatch.global_samples, p.label_samples)
+        self.sequences += count
+
+
+def _check_json(value: Any, where: str) -> None:
+    """Refuse what JSON would lose or change: a state that comes back different resumes somewhere else."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise StateError(f"expected strings as keys of {where}, got {key!r}")
+            _check_json(item, f"{where}[{key!r}]")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_json(item, f"{where}[{i}]")
+    elif not (value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))):
+        hint = "; call .item() or .tolist() on it" if hasattr(value, "tolist") else ""
+        hint = "; make it a list" if isinstance(value, tuple) else hint
+        raise StateError(
+            f"expected JSON types (dict, list, str, int, finite float, bool, None) in {where}, got "
+            f"{type(value).__name__} {value!r:.60}{hint}"
+        )

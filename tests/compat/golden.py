@@ -1,0 +1,35 @@
+"""What the real CNTK 2.7 answered, recorded outside the project: files beside it, in ``../shared/golden``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import feedline as fl
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cases(name):
+    """The cases of a golden file as pytest parameters; without the file one that skips and names it."""
+    # A worktree may lie one folder deeper than the project itself.
+    bases = [ROOT.parent / "shared" / "golden", ROOT.parent.parent / "shared" / "golden"]
+    if "FEEDLINE_GOLDEN" in os.environ:
+        bases = [Path(os.environ["FEEDLINE_GOLDEN"])]
+    for base in bases:
+        if (base / name).exists():
+            found = json.loads((base / name).read_text())["cases"]
+            return [pytest.param(case, id=case["id"]) for case in found]
+    return [pytest.param(None, marks=pytest.mark.skip(reason=f"{bases[0] / name} is not there"), id="none")]
+
+
+def shuffle_of(settings):
+    """CNTK's window settings as ours."""
+    chunks = settings.get("randomization_window_in_chunks", 128)
+    samples = settings.get("randomization_window_in_samples", 0)
+    if not settings.get("randomize", True) or chunks == samples == 0:
+        return False
+    return fl.Window(chunks=chunks) if chunks else fl.Window(samples=samples)

@@ -1,0 +1,483 @@
+"""Laws of truncated BPTT: lanes deliver every sample of every sequence once, in order, and survive a restart."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.testing import sequences_of
+from tests.laws.corpora import CountedCorpus, worlds
+from tests.oracles.packing import Step, lane_minibatches
+
+lengths = st.integers(1, 7)
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+def told(minibatch):
+    """(lane, ordinal, begins, steps) of every piece; both streams must hold what the corpus has there."""
+    pieces = []
+    columns = [minibatch["x"].sequences(), minibatch["y"].sequences()]
+    rows = zip(minibatch.lanes.tolist(), minibatch.ids.tolist(), minibatch.begins.tolist(), *columns, strict=True)
+    for lane, ordinal, begins, x, y in rows:
+        assert (x[:, 0] == ordinal).all()
+        assert y.class_indices().rows.tolist() == [ordinal % 7] * len(x)
+        pieces.append((lane, ordinal, begins, x[:, 1].astype(int).tolist()))
+    assert sum(len(p[3]) for p in pieces) == minibatch.num_samples == minibatch["y"].num_samples
+    return pieces
+
+
+def run(source, sizes):
+    """What is told of minibatches asked for in ``sizes``, to the end of the source or of the sizes."""
+    out = []
+    for size in sizes:
+        minibatch = source.next_minibatch(size)
+        if not minibatch:
+            break
+        out.append(told(minibatch))
+    return out
+
+
+def finish(source, sizes):
+    return run(source, itertools.cycle(sizes))
+
+
+@given(worlds(), lengths, sizes)
+def test_every_sample_once_and_in_order(world, length, sizes):
+    """Whatever the sizes: in its lane each sequence comes whole, sample by sample, begun exactly once."""
+    source = world.source(max_sweeps=2, truncation_length=length)
+    open_sequence, count = {}, np.zeros(world.total, int)
+    for size, pieces in zip(itertools.cycle(sizes), finish(source, sizes), strict=False):
+        assert sum(len(p[3]) for p in pieces) <= max(size, length)
+        assert [p[0] for p in pieces] == sorted(p[0] for p in pieces)
+        for lane, ordinal, begins, steps in pieces:
+            assert len(steps) <= length
+            expected = open_sequence.pop(lane, None)
+            assert begins is (expected is None)
+            if expected is not None:
+                assert (ordinal, steps[0]) == expected
+            else:
+                assert steps[0] == 0
+            assert steps == list(range(steps[0], steps[-1] + 1))
+            if steps[-1] + 1 < world.lengths[ordinal]:
+                open_sequence[lane] = (ordinal, steps[-1] + 1)
+            else:
+                count[ordinal] += 1
+    assert not open_sequence
+    assert (count == 2).all()
+
+
+@given(worlds(), lengths, sizes)
+def test_minibatches_are_those_of_the_twin(world, length, sizes):
+    """Pieces, lanes and sweep ends of every minibatch, with sizes that change at every call."""
+    n = world.total
+    order = [o for m in world.source(max_sweeps=2).minibatches(50) for o in m.ids.tolist()]
+    axis = [Step(o, world.lengths[o], k // n, (k + 1) % n == 0, True) for k, o in enumerate(order)]
+    expected = list(lane_minibatches(axis, length, itertools.cycle(sizes)))
+    source = world.source(max_sweeps=2, truncation_length=length)
+    got = []
+    for size in itertools.cycle(sizes):
+        minibatch = source.next_minibatch(size)
+        if not minibatch:
+            break
+        got.append(([(lane, ordinal, steps) for lane, ordinal, _, steps in told(minibatch)], minibatch.sweep_end))
+    assert got == [([(lane, o, steps) for lane, o, _, steps in pieces], end) for pieces, end in expected]
+
+
+@given(worlds(), lengths, sizes, st.integers(0, 30), sizes)
+def test_resumes_from_every_minibatch(world, length, sizes, stop, others):
+    """Also under other sizes, so with more or fewer lanes; the state is the same again."""
+    source = world.source(truncation_length=length)
+    run(source, itertools.islice(itertools.cycle(sizes), stop))
+    state = json.loads(json.dumps(source.state_dict()))
+    expected = run(source, others * 4)
+    restored = world.source(truncation_length=length)
+    restored.load_state_dict(state, verify=True)
+    assert restored.state_dict() == state
+    assert run(restored, others * 4) == expected
+    assert restored.state_dict() == source.state_dict()
+
+
+@given(worlds(), lengths, st.integers(1, 30), st.integers(0, 30))
+def test_restoring_reads_the_chunks_in_the_lanes_and_a_window(world, length, size, stop):
+    """Loading reads nothing; the next minibatch reads again what the lanes hold, and the window it stands in."""
+    source = world.source(truncation_length=length)
+    run(source, [size] * stop)
+    state = source.state_dict()
+    queued = sum(state["lanes"], [])
+    restored = world.source(truncation_length=length, read_ahead=0)
+    restored.load_state_dict(state)
+    assert restored.corpus.reads == []
+    position = restored.position
+    restored.next_minibatch(size)
+    windows = windows_between(restored, position)
+    assert len(restored.corpus.reads) <= sum(count for _, _, count, _ in queued) + windows
+
+
+def windows_between(source, position):
+    """Chunks of the windows from a position to the source's own."""
+    total, place = 0, position
+    while True:
+        plan = source._timeline.window_at(place.sweep, place.ordinal)
+        total += len(plan.chunks)
+        sweep, ordinal, _ = source._timeline.position_of(plan, plan.count)
+        if (sweep, ordinal) > source.position[:2]:
+            return total
+        place = fl.Position(sweep, ordinal)
+
+
+@settings(max_examples=60)
+@given(worlds(), lengths, sizes, st.integers(1, 4))
+def test_parts_in_rank_order_are_the_global_minibatch(world, length, sizes, count):
+    """Lanes are shared out whole; all ranks step equally often and have one state."""
+    whole = world.source(max_sweeps=2, truncation_length=length)
+    ranks = [world.source(max_sweeps=2, truncation_length=length, partition=(i, count)) for i in range(count)]
+    for size in itertools.cycle(sizes):
+        expected = whole.next_minibatch(size)
+        parts = [rank.next_minibatch(size) for rank in ranks]
+        assert [bool(part) for part in parts] == [bool(expected)] * count
+        assert all(rank.state_dict() == whole.state_dict() for rank in ranks)
+        if not expected:
+            break
+        assert sum((told(part) for part in parts), []) == told(expected)
+        width = max(1, size // length)
+        for rank, part in enumerate(parts):
+            if set(expected.lanes.tolist()) <= set(range(width)):
+                assert {lane * count // width for lane in part.lanes.tolist()} <= {rank}
+            assert (part.sweep_end, part.global_samples) == (expected.sweep_end, expected.num_samples)
+            assert part.position == expected.position
+
+
+@settings(max_examples=60)
+@given(worlds(), lengths, st.integers(1, 30), st.integers(0, 8), st.integers(1, 4))
+def test_any_rank_may_be_asked_for_at_any_time(world, length, size, stop, count):
+    """A part asked for out of turn, or under another world size after a restart, is that rank's part."""
+    whole = world.source(truncation_length=length)
+    one = world.source(truncation_length=length, partition=(0, count))
+    run(whole, [size] * stop)
+    run(one, [size] * stop)
+    state = one.state_dict()
+    expected = told(whole.next_minibatch(size))
+    parts = []
+    for rank in range(count):
+        parts += told(one.next_minibatch(size, partition=(rank, count)))
+        one.load_state_dict(state)
+    assert parts == expected
+    # Lanes of other ranks were never read here; asked for now, they are.
+    assert run(one, []) == []
+    run(one, [size])
+    assert told(one.next_minibatch(size, partition=(0, 1))) == told(whole.next_minibatch(size))
+
+
+@given(worlds(), lengths, st.integers(1, 40), st.integers(1, 4))
+def test_own_lanes_of_workers_deliver_every_sample_once(world, length, size, count):
+    """CNTK's filling: each worker has an equal share of the lanes and fills them with what it owns."""
+    width = max(1, size // length)
+    seen = []
+    for rank in range(count):
+        source = world.source(max_sweeps=2, truncation_length=length, filling="cntk", partition=(rank, count))
+        if count > width:
+            with pytest.raises(ValueError, match=f"one lane for each of {count} workers, got {width}"):
+                source.next_minibatch(size)
+            return
+        lanes = width // count + (rank < width % count)
+        for pieces in finish(source, [size]):
+            assert all(lane < lanes for lane, *_ in pieces)
+            seen += [(ordinal, step) for _, ordinal, _, steps in pieces for step in steps]
+        assert source.position.samples == 2 * sum(world.lengths)
+    assert sorted(seen) == sorted(2 * [(o, i) for o, n in enumerate(world.lengths) for i in range(n)])
+
+
+@settings(max_examples=60)
+@given(worlds(), lengths, st.integers(1, 40), st.integers(0, 12), st.data())
+def test_own_lanes_of_workers_resume(world, length, size, stop, data):
+    """Each worker from its own state."""
+    count = data.draw(st.integers(1, max(1, size // length)))
+    rank = data.draw(st.integers(0, count - 1))
+    source, restored = (
+        world.source(truncation_length=length, filling="cntk", partition=(rank, count)) for _ in range(2)
+    )
+    run(source, [size] * stop)
+    restored.load_state_dict(json.loads(json.dumps(source.state_dict())))
+    assert run(restored, [size] * 6) == run(source, [size] * 6)
+    assert restored.state_dict() == source.state_dict()
+
+
+def test_owning_nothing_ends_nothing():
+    """One chunk, two workers: the other gets an empty minibatch a sweep and ends where the axis ends."""
+
+    def source(**limits):
+        corpus = CountedCorpus([2, 3, 1], [3])
+        return fl.MinibatchSource(corpus, partition=(1, 2), filling="cntk", order="cntk", truncation_length=2, **limits)
+
+    endless = source()
+    for sweep in range(1, 4):
+        minibatch = endless.next_minibatch(6)
+        assert minibatch
+        assert (minibatch.num_sequences, minibatch.sweep_end) == (0, True)
+        assert endless.position == fl.Position(sweep, 0, 6 * sweep)
+    limited = source(max_sweeps=2)
+    assert [bool(limited.next_minibatch(6)) for _ in range(3)] == [True, False, False]
+
+
+# ---- fewer lanes, limits, errors -----------------------------------------------------------------
+
+
+def test_surplus_lanes_drain_first():
+    """Four lanes, then two: the upper two go first and get nothing new, the lower two wait with their sequences."""
+    source = fl.MinibatchSource(CountedCorpus([5] * 8, [8]), shuffle=False, truncation_length=2, max_sweeps=1)
+    assert [(p[0], p[1]) for p in run(source, [8])[0]] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    pieces = [[(lane, ordinal, steps) for lane, ordinal, _, steps in m] for m in run(source, [4] * 3)]
+    assert pieces == [
+        [(2, 2, [2, 3]), (3, 3, [2, 3])],
+        [(2, 2, [4]), (3, 3, [4])],
+        [(0, 0, [2, 3]), (1, 1, [2, 3])],
+    ]
+
+
+@given(worlds(), lengths, st.integers(1, 30), st.integers(1, 120))
+def test_max_samples_is_checked_before_each_sequence(world, length, size, limit):
+    """Sequences enter lanes while fewer samples than the limit have; what has entered is delivered."""
+    expected, total = [], 0
+    endless = world.source()
+    while total < limit:
+        minibatch = endless.next_minibatch(1)
+        expected += minibatch.ids.tolist()
+        total += minibatch.num_samples
+    source = world.source(max_samples=limit, truncation_length=length)
+    seen = [ordinal for pieces in finish(source, [size]) for _, ordinal, begins, _ in pieces if begins]
+    assert sorted(seen) == sorted(expected)
+    assert source.position.samples == total
+    assert not source.next_minibatch(size)
+
+
+@settings(max_examples=60)
+@given(worlds(), lengths, st.integers(1, 30), st.integers(1, 3), st.data())
+def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size, count, data):
+    """Its pieces are left out on every rank, all others stay where they were, also after a restart."""
+    bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
+    stop = data.draw(st.integers(0, 6))
+    folder = tmp_path_factory.mktemp("q")
+    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, bad)
+
+    def source(rank):
+        path = folder / f"{rank}.jsonl"
+        return damaged.source(truncation_length=length, partition=(rank, count), on_error="skip", quarantine=path)
+
+    whole, ranks = world.source(truncation_length=length), [source(i) for i in range(count)]
+    for step in range(12):
+        if step == stop:
+            states = [rank.state_dict() for rank in ranks]
+            ranks = [source(i) for i in range(count)]
+            for rank, state in zip(ranks, states, strict=True):
+                rank.load_state_dict(state)
+        expected = told(whole.next_minibatch(size))
+        parts = [rank.next_minibatch(size) for rank in ranks]
+        assert sum(map(told, parts), []) == [p for p in expected if p[1] not in bad]
+        assert all(part.global_samples == sum(len(p[3]) for p in expected) for part in parts)
+        assert all(rank.state_dict() == whole.state_dict() for rank in ranks)
+
+
+def test_a_bad_sequence_raises_and_loses_nothing():
+    """Without skipping, the minibatch in which it would enter a lane raises, every time; nothing is delivered twice."""
+    corpus = CountedCorpus([3] * 10, [5, 5], bad=[6])
+    source = fl.MinibatchSource(corpus, shuffle=False, truncation_length=2)
+    run(source, [4])
+    while True:
+        state = source.state_dict()
+        try:
+            source.next_minibatch(4)
+        except fl.DataError:
+            break
+    with pytest.raises(fl.DataError, match="planted"):
+        source.next_minibatch(4)
+    assert source.state_dict() == state
+
+
+class Uneven(CountedCorpus):
+    """The sparse stream of sequence 3 has one sample less than the dense one."""
+
+    def read(self, chunk):
+        whole = super().read(chunk)
+        ys = [y.class_indices().rows for y in whole["y"].sequences()]
+        first = int(self._starts[chunk])
+        ys = [y[:-1] if first + i == 3 else y for i, y in enumerate(ys)]
+        return fl.Chunk(self.schema, {"x": whole["x"], "y": fl.Value.one_hot(ys, 7)}, whole.errors)
+
+
+def test_streams_of_unequal_length(tmp_path):
+    """A sequence whose streams differ in length cannot be cut: an error, or skipped as any bad sequence."""
+    settings = {"shuffle": False, "truncation_length": 2, "max_sweeps": 1}
+    source = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), **settings)
+    with pytest.raises(fl.DataError, match=r"expected 3 samples in every stream.*got 2") as caught:
+        finish(source, [4])
+    assert (caught.value.sequence, caught.value.stream) == (3, "y")
+    skipping = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), on_error="skip", quarantine=tmp_path / "q", **settings)
+    pieces = sum(finish(skipping, [4]), [])
+    plain = fl.MinibatchSource(CountedCorpus([3] * 6, [3, 3]), **settings)
+    assert pieces == [p for p in sum(finish(plain, [4]), []) if p[1] != 3]
+    assert json.loads((tmp_path / "q").read_text())["stream"] == "y"
+
+
+def test_transforms_see_whole_sequences():
+    """A transform runs before a sequence is cut; one that changes its length is an error."""
+
+    def total(sequence):
+        return {"x": np.full_like(sequence["x"], sequence["x"][:, 1].sum())}
+
+    corpus = CountedCorpus([4] * 3, [3])
+    source = fl.MinibatchSource(corpus, shuffle=False, truncation_length=3, max_sweeps=1, transforms=[total])
+    rows = np.concatenate([m["x"].rows for m in source.minibatches(3)])
+    assert rows.tolist() == [[6, 6]] * 12
+
+    def halve(sequence):
+        return {"x": sequence["x"][::2]}
+
+    source = fl.MinibatchSource(corpus, truncation_length=3, transforms=[halve])
+    with pytest.raises(fl.DataError, match="expected 4 samples in every stream"):
+        source.next_minibatch(3)
+
+
+# ---- the state --------------------------------------------------------------------------------------
+
+
+def make(**changes):
+    return fl.MinibatchSource(CountedCorpus([1, 5, 3] * 20, [20, 20, 20]), **{"truncation_length": 3, **changes})
+
+
+def test_lanes_in_the_state():
+    """A list a lane of [sweep, sequence, count, done]; consecutive sequences are one entry."""
+    source = make(shuffle=False)
+    assert source.state_dict()["lanes"] == []
+    source.next_minibatch(6)  # lane 0: sequences 0, 1; lane 1: 2, 3
+    assert source.state_dict()["lanes"] == [[[0, 1, 1, 2]], [[0, 3, 1, 0]]]
+    assert source.position == fl.Position(0, 4, 10)
+    source.close()
+    assert source.state_dict()["lanes"] == [[[0, 1, 1, 2]], [[0, 3, 1, 0]]]
+
+
+def test_a_state_with_lanes_needs_lanes():
+    """Without truncation the lanes would be lost; another truncation length, or a state without lanes, is fine."""
+    source = make()
+    source.next_minibatch(9)
+    plain = make(truncation_length=None)
+    with pytest.raises(fl.StateError, match="truncation_length"):
+        plain.load_state_dict(source.state_dict())
+    rest = [p for m in finish(make(max_sweeps=1), [9]) for p in m]
+    begun = run(make(max_sweeps=1), [9])[0]
+    longer = make(max_sweeps=1, truncation_length=5)
+    longer.load_state_dict(source.state_dict())
+    samples = [(o, i) for pieces in [begun, *finish(longer, [20])] for _, o, _, steps in pieces for i in steps]
+    assert sorted(samples) == sorted((o, i) for _, o, _, steps in rest for i in steps)
+    plain.next_minibatch(9)
+    source.load_state_dict(plain.state_dict())
+    assert source.position == plain.position
+    assert source.state_dict()["lanes"] == []
+
+
+def test_seek_empties_the_lanes():
+    """A bare seek goes to a place on the axis: what was in the lanes is not delivered."""
+    source = make(shuffle=False)
+    run(source, [9, 9])
+    source.seek(fl.Position())
+    assert source.state_dict()["lanes"] == []
+    assert run(source, [9]) == run(make(shuffle=False), [9])
+
+
+@given(st.data())
+def test_damaged_lanes_are_refused(data):
+    """Whatever is changed in the lanes: a StateError, or lanes that the order has; never another exception."""
+    source = make(seed=3, shuffle=fl.Window(chunks=1))
+    run(source, [9] * 7)
+    state = json.loads(json.dumps(source.state_dict()))
+    lane = data.draw(st.integers(0, len(state["lanes"]) - 1))
+    wrong = st.one_of(st.none(), st.integers(-3, 70), st.just(10**30), st.text(max_size=2), st.lists(st.integers()))
+    entry = data.draw(st.integers(0, len(state["lanes"][lane]) - 1))
+    place = data.draw(st.integers(0, 3))
+    state["lanes"][lane][entry][place] = data.draw(wrong)
+    other = make(seed=3, shuffle=fl.Window(chunks=1))
+    try:
+        other.load_state_dict(state)
+        minibatch = other.next_minibatch(9)
+    except fl.StateError:
+        return
+    told(minibatch)
+
+
+@pytest.mark.parametrize("lanes", [None, 3, [3], [[3]], [[[0, 1, 2]]], [[[0, 1, 0, 0]]], [[[0, 1, 2, True]]]])
+def test_other_shapes_of_lanes_are_refused(lanes):
+    source = make()
+    with pytest.raises(fl.StateError, match="damaged"):
+        source.load_state_dict({**source.state_dict(), "lanes": lanes})
+    assert source.position == fl.Position()
+
+
+def test_the_state_grows_with_the_lanes_alone():
+    """Millions of sequences on, a lane still costs tens of bytes."""
+    source = make(truncation_length=4)
+    run(source, [40] * 30)
+    lanes = source.state_dict()["lanes"]
+    assert len(lanes) <= 10
+    assert len(json.dumps(lanes)) < 60 * 10
+
+
+def test_minibatch_equality_sees_lanes():
+    """The same sequences in lanes are another minibatch."""
+    corpus = CountedCorpus([2] * 4, [4])
+    cut = fl.MinibatchSource(corpus, shuffle=False, truncation_length=4, max_sweeps=1).next_minibatch(4)
+    whole = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(4)
+    assert sequences_of([cut]) == sequences_of([whole])
+    assert cut != whole
+    assert whole.lanes is whole.begins is None
+
+
+# ---- corpora that tell their sizes only when read -------------------------------------------------
+
+
+class Unsized(CountedCorpus):
+    """Says nothing of its chunks before they are read."""
+
+    sized = False
+
+    def num_chunks(self):
+        return len(self._starts) - 1
+
+    def chunks(self):
+        raise AssertionError("asked for sizes of an unsized corpus")
+
+    lengths = select = keys = chunks
+
+
+@settings(max_examples=60)
+@given(worlds(order="feedline", unit=False), lengths, sizes, st.integers(0, 12), st.booleans(), st.data())
+def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
+    """Entries name their window; the rest is the rest, whoever owns the lanes."""
+    filling = data.draw(st.sampled_from(["global", "cntk"]))
+    count = data.draw(st.integers(1, max(1, min(sizes) // length)))
+    rank = data.draw(st.integers(0, count - 1))
+
+    def source():
+        corpus = Unsized(world.lengths, world.chunk_sizes)
+        window = fl.Window(chunks=2) if shuffle else False
+        where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
+        return fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
+
+    def told_without_ids(source, sizes):
+        # The number of a sequence is made of its chunk and place here; the rows tell which one it is.
+        minibatches = [m for m in (source.next_minibatch(size) for size in sizes) if m]
+        return [(m.lanes.tolist(), m.begins.tolist(), [x.tolist() for x in m["x"].sequences()]) for m in minibatches]
+
+    one, restored = source(), source()
+    told_without_ids(one, itertools.islice(itertools.cycle(sizes), stop))
+    state = json.loads(json.dumps(one.state_dict()))
+    assert all(len(entry) == 5 for lane in state["lanes"] for entry in lane)
+    restored.load_state_dict(state)
+    assert restored.corpus.reads == []
+    assert told_without_ids(restored, sizes * 4) == told_without_ids(one, sizes * 4)
+    assert restored.state_dict() == one.state_dict()
+    assert restored.stats().held_bytes <= 2 * one.stats().peak_bytes
