@@ -28,10 +28,13 @@ def demo(
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: pip install 'feedline[demo]'")
-    # `timeout` and service managers end it with SIGTERM: clean up then, too.
-    signal.signal(signal.SIGTERM, _terminated)
     view = View(quiet_stdout=json)
-    outcome = run(QUICK if quick else Settings(), out, view)
+    # `timeout` and service managers end it with SIGTERM: clean up then, too.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        outcome = run(QUICK if quick else Settings(), out, view)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     files = write_report(outcome, out)
     for line in summary(outcome):
         view.say(line)
