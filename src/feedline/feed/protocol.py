@@ -139,14 +139,16 @@ def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
 
 def upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterator[Minibatch]:
     """Minibatches to the end of a feed, or to the one that completes the span ``until`` counted from here."""
-    taken = dict.fromkeys(Unit, 0)
-    while until is None or taken[until.unit] < until.count:
+    taken = 0
+    while until is None or taken < until.count:
         minibatch = next_minibatch()
         if not minibatch:
             return
-        taken[Unit.SAMPLE] += minibatch.global_samples
-        taken[Unit.MINIBATCH] += 1
-        taken[Unit.SWEEP] += minibatch.sweep_end
+        if until is not None:
+            if until.unit is Unit.SAMPLE:
+                taken += minibatch.global_samples
+            else:
+                taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
         yield minibatch
 
 

@@ -22,6 +22,7 @@ from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.formats.join import Join
+from feedline.feed.formats.pieces import joined
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.packing.lanes import Lanes
@@ -151,7 +152,7 @@ class MinibatchSource:
         self._chunks = ChunkSet(corpus.schema)
         self._timeline, self._reader = self._open(order, threads, read_ahead)
         self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
-        # Planning lanes moves them on, and planning windows of unknown size reads them.
+        # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
         self._ahead = Ahead(self._packer, self._axis, self._chunks, self._reader, read_ahead if looks else 0)
         self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -333,12 +334,9 @@ class MinibatchSource:
         if good is not None:
             samples = int(_joined(parts, _segment_lengths, np.int64)[good].sum())
         elif len(parts) == 1:
-            segment, a, b = parts[0]
-            samples = b - a if segment.ends is None else int(segment.ends[b] - segment.ends[a])
+            samples = parts[0].samples
         else:
-            samples = sum(
-                p.b - p.a if p.segment.ends is None else int(p.segment.ends[p.b] - p.segment.ends[p.a]) for p in parts
-            )
+            samples = sum(part.samples for part in parts)
         self._count(len(ids), samples)
         position = self._axis.position(plan.start, self._position.label_samples)
         return Minibatch(self.schema, values, ids, samples, plan.samples, position, plan.sweep_end)
@@ -365,6 +363,17 @@ class MinibatchSource:
         stats.samples += samples
 
     def _gather(self, parts: tuple[Part, ...]) -> Gathered:
+        """As `_copy`; a window that is no longer needed is let go before the next one is read."""
+        for n, part in enumerate(parts):
+            plan = part.segment.plan
+            if not self._reader.holds(plan):
+                if n == 0:
+                    self._reader.keep([plan], None)
+                else:
+                    return _both(self._copy(parts[:n]), self._gather(parts[n:]))
+        return self._copy(parts)
+
+    def _copy(self, parts: tuple[Part, ...]) -> Gathered:
         """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
         for part in parts:
@@ -688,6 +697,16 @@ class MinibatchSource:
 
 def _segment_lengths(segment: Segment) -> NDArray[np.int64]:
     return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
+
+
+def _both(one: Gathered, other: Gathered) -> Gathered:
+    """What was gathered in two goes, as if in one."""
+    (values, ids, good), (more, more_ids, more_good) = one, other
+    if good is not None or more_good is not None:
+        masks = [(good, ids), (more_good, more_ids)]
+        good = np.concatenate([np.ones(len(i), np.bool_) if g is None else g for g, i in masks])
+    together = {name: joined([value, more[name]]) for name, value in values.items()}
+    return together, np.concatenate([ids, more_ids]), good
 
 
 def _joined(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:

@@ -164,8 +164,8 @@ class CtfIndex:
             self._checked[chunk] = True
         return entries
 
-    def at(self, ordinals: NDArray[np.int64]) -> NDArray[Any]:
-        """The `ENTRY` records of sequences, each ``0 <= ordinal < sequences``: a checked copy.
+    def at(self, ordinals: NDArray[np.int64], field: str | None = None) -> NDArray[Any]:
+        """The `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
 
         Raises:
             DamagedIndexError: they are not what was written.
@@ -173,7 +173,7 @@ class CtfIndex:
         if not self._checked.all():
             for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
-        return self._entries[ordinals]
+        return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.
