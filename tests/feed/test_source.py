@@ -201,6 +201,11 @@ def test_reading_runs_ahead_of_need():
             break
         time.sleep(0.01)
     assert sorted(corpus.reads) == list(range(10))
+    once = CountedCorpus([1] * 100, [10] * 10)
+    for _ in fl.MinibatchSource(once, shuffle=False, read_ahead=1 << 20, max_sweeps=1):
+        pass
+    time.sleep(0.05)
+    assert sorted(once.reads) == list(range(10))  # nothing of a sweep that never comes
     silent = CountedCorpus([1] * 100, [10] * 10)
     fl.MinibatchSource(silent, shuffle=False, read_ahead=0).next_minibatch(5)
     time.sleep(0.05)

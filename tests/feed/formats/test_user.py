@@ -106,6 +106,16 @@ def test_each_sweep_delivers_everything_once_and_ends(lengths, kind, size, width
     assert delivered(restored.minibatches(3)) == sequences[passed:]
 
 
+@pytest.mark.parametrize("shuffle", [False, fl.Window(chunks=1)])
+def test_a_single_chunk_with_sequences_is_found_wherever_it_stands(shuffle):
+    feed = source(Rows, [[], [], [], [], [3]], shuffle=shuffle, max_sweeps=40)
+    assert [(m.num_samples, m.sweep_end, m.position.sweep) for m in feed.minibatches(3)] == [
+        (3, True, sweep) for sweep in range(40)
+    ]
+    with pytest.raises(fl.DataError, match="at least one sequence, got none in any chunk"):
+        source(Rows, [[], [], []], shuffle=shuffle).next_minibatch(3)
+
+
 @pytest.mark.parametrize(("kind", "most"), [(Rows, 3), (Sized, 3)])
 def test_restoring_reads_at_most_one_window(kind, most):
     make = lambda: source(kind, shuffle=fl.Window(chunks=3), max_sweeps=None, read_ahead=0)  # noqa: E731
@@ -242,6 +252,7 @@ class Lying(Sized):
     ("said", "given", "message"),
     [
         ([[1, 2], [3]], [[1, 2], [3, 1]], "expected 1 sequences with 3 samples in chunk 1, .* got 2 with 4"),
+        ([[1, 2], [3]], [[1, 2], [1, 2]], "expected 1 sequences with 3 samples in chunk 1, .* got 2 with 3"),
         ([[1, 2], [3]], [[1, 2], [4]], "expected 1 sequences with 3 samples in chunk 1, .* got 1 with 4"),
         ([[1, 2], [3]], [[2, 1], [3]], "expected 1 samples, as chunk_lengths says, got 2 from get_chunk\\(0\\)"),
         ([[1, 1], [1]], [[2, 0], [1]], "expected 1 samples, as chunk_lengths says, got 2"),

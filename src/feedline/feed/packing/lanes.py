@@ -125,7 +125,7 @@ class _Walk:
             stop = min(b, _beyond(owned, a, missing))
             if stop > a:
                 runs.append(Run(owned.segment, a, stop))
-                missing -= runs[-1].samples
+                missing -= runs[-1].ends[-1]
                 self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
             self.cursor = settled._replace(k=k)

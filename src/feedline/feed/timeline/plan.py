@@ -217,10 +217,12 @@ class Timeline(abc.ABC):
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
-        """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """Chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
+            if max_sweeps is not None and plan.sweep >= max_sweeps:
+                return
             yield plan.chunks
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:

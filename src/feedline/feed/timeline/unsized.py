@@ -91,12 +91,12 @@ class UnsizedOrder(Timeline):
     def _after(self, sweep: int, number: int) -> tuple[int, int]:
         return (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
 
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
-        sweep, number = plan.sweep, plan.number
-        while True:
-            sweep, number = self._after(sweep, number)
+        sweep, number = self._after(plan.sweep, plan.number)
+        while max_sweeps is None or sweep < max_sweeps:
             yield self.chunks_of(sweep, number)
+            sweep, number = self._after(sweep, number)
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """See `Timeline.segment`."""
