@@ -112,6 +112,7 @@ def usage(pid: int | str) -> dict[str, int]:
 def read(kind: str, path: str, seconds: float) -> dict[str, float]:
     """In the fresh process: feed for a while, and say what the limit is."""
     start = usage("self")["private"]
+    corpus: fl.Deserializer
     corpus = fl.CTFDeserializer(path, data.ONE_HOT.streams) if kind == "ctf" else fl.StoreDeserializer(path)
     source = fl.MinibatchSource(corpus)
     window = 0.0

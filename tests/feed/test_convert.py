@@ -13,6 +13,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.convert import convert, open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.ctf_write import write_ctf
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer
 from feedline.feed.protocol import ChunkInfo, Deserializer
@@ -187,3 +188,23 @@ def test_wrong_arguments(tmp_path):
         convert(Torn(), tmp_path / "a", on_error="ignore")
     with pytest.raises(ValueError, match="for a path only"):
         convert(Torn(), tmp_path / "a", streams={"x": Stream()})
+
+
+def test_ctf_text_with_guessed_and_with_declared_streams(tmp_path):
+    x = [np.arange(2 * n, dtype=np.float32).reshape(n, 2) for n in (1, 3, 2)]
+    y = Value.one_hot([4, 0, 2], 5)
+    write_ctf(tmp_path / "t.ctf", x=x, y=y)
+    guessed = open_corpus(tmp_path / "t.ctf")
+    assert dict(guessed.schema) == {"x": Stream(2), "y": Stream(5, sparse=True)}
+    declared = {"x": Stream(2), "label": Stream(9, sparse=True, field="y")}
+    summary = convert(tmp_path / "t.ctf", tmp_path / "a", streams=declared)
+    assert (summary.sequences, summary.samples) == (3, 6)
+    got = everything(open_corpus(tmp_path / "a"))
+    assert [s.tolist() for s in got["x"]] == [s.tolist() for s in x]
+    assert got["label"].indices.tolist() == [4, 0, 2]
+    assert got["label"].classes == 9
+    with (tmp_path / "t.ctf").open("a") as file:
+        file.write("9 |x 1 2 3 |y 1:1\n")
+    with pytest.raises(DataError, match=r"t\.ctf"):
+        convert(tmp_path / "t.ctf", tmp_path / "b", streams=declared)
+    assert convert(tmp_path / "t.ctf", tmp_path / "b", streams=declared, on_error="skip").skipped == 1

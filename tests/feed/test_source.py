@@ -246,6 +246,11 @@ def test_reading_runs_ahead_of_need():
             break
         time.sleep(0.01)
     assert sorted(corpus.reads) == list(range(10))
+    once = CountedCorpus([1] * 100, [10] * 10)
+    for _ in fl.MinibatchSource(once, shuffle=False, read_ahead=1 << 20, max_sweeps=1):
+        pass
+    time.sleep(0.05)
+    assert sorted(once.reads) == list(range(10))  # nothing of a sweep that never comes
     silent = CountedCorpus([1] * 100, [10] * 10)
     fl.MinibatchSource(silent, shuffle=False, read_ahead=0).next_minibatch(5)
     time.sleep(0.05)
@@ -265,7 +270,7 @@ def test_a_forked_child_goes_on_with_its_own_threads():
         sys.stdout.flush()
         child = os.fork()
         digest = bytes_digest(feed.minibatches(17))
-        os.write(1, f"{digest}\\n".encode())  # in one go: print writes the line's end by itself when unbuffered
+        os.write(1, (digest + "\\n").encode())  # at once, however stdout is buffered
         if child:
             assert os.waitpid(child, 0)[1] == 0
         """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import sequences_of
-from tests.laws.corpora import CountedCorpus, window_of, worlds
+from tests.laws.corpora import CountedCorpus, worlds
 from tests.oracles.packing import Step, lane_minibatches
 
 lengths = st.integers(1, 7)
@@ -314,7 +314,7 @@ def test_streams_of_unequal_length(tmp_path):
     """A sequence whose streams differ in length cannot be cut: an error, or skipped as any bad sequence."""
     settings = {"shuffle": False, "truncation_length": 2, "max_sweeps": 1}
     source = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), **settings)
-    with pytest.raises(fl.DataError, match="expected 3 samples in every stream.*got 2") as caught:
+    with pytest.raises(fl.DataError, match=r"expected 3 samples in every stream.*got 2") as caught:
         finish(source, [4])
     assert (caught.value.sequence, caught.value.stream) == (3, "y")
     skipping = fl.MinibatchSource(Uneven([3] * 6, [3, 3]), on_error="skip", quarantine=tmp_path / "q", **settings)
@@ -426,15 +426,58 @@ def test_the_state_grows_with_the_lanes_alone():
     assert len(json.dumps(lanes)) < 60 * 10
 
 
+def test_minibatch_equality_sees_lanes():
+    """The same sequences in lanes are another minibatch."""
+    corpus = CountedCorpus([2] * 4, [4])
+    cut = fl.MinibatchSource(corpus, shuffle=False, truncation_length=4, max_sweeps=1).next_minibatch(4)
+    whole = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(4)
+    assert sequences_of([cut]) == sequences_of([whole])
+    assert cut != whole
+    assert whole.lanes is whole.begins is None
+
+
 # ---- corpora that tell their sizes only when read -------------------------------------------------
 
 
-def test_minibatch_equality_sees_lanes():
-    """The same samples in other lanes are another minibatch."""
-    corpus = CountedCorpus([2] * 4, [4])
-    (two,) = fl.MinibatchSource(corpus, shuffle=False, truncation_length=4, max_sweeps=1).minibatches(4), 
-    whole = next(iter(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(4)))
-    first = next(two)
-    assert sequences_of([first]) == sequences_of([whole])
-    assert first != whole
-    assert whole.lanes is None and whole.begins is None
+class Unsized(CountedCorpus):
+    """Says nothing of its chunks before they are read."""
+
+    sized = False
+
+    def num_chunks(self):
+        return len(self._starts) - 1
+
+    def chunks(self):
+        raise AssertionError("asked for sizes of an unsized corpus")
+
+    lengths = select = keys = chunks
+
+
+@settings(max_examples=60)
+@given(worlds(order="feedline", unit=False), lengths, sizes, st.integers(0, 12), st.booleans(), st.data())
+def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
+    """Entries name their window; the rest is the rest, whoever owns the lanes."""
+    filling = data.draw(st.sampled_from(["global", "cntk"]))
+    count = data.draw(st.integers(1, max(1, min(sizes) // length)))
+    rank = data.draw(st.integers(0, count - 1))
+
+    def source():
+        corpus = Unsized(world.lengths, world.chunk_sizes)
+        window = fl.Window(chunks=2) if shuffle else False
+        where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
+        return fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
+
+    def told_without_ids(source, sizes):
+        # The number of a sequence is made of its chunk and place here; the rows tell which one it is.
+        minibatches = [m for m in (source.next_minibatch(size) for size in sizes) if m]
+        return [(m.lanes.tolist(), m.begins.tolist(), [x.tolist() for x in m["x"].sequences()]) for m in minibatches]
+
+    one, restored = source(), source()
+    told_without_ids(one, itertools.islice(itertools.cycle(sizes), stop))
+    state = json.loads(json.dumps(one.state_dict()))
+    assert all(len(entry) == 5 for lane in state["lanes"] for entry in lane)
+    restored.load_state_dict(state)
+    assert restored.corpus.reads == []
+    assert told_without_ids(restored, sizes * 4) == told_without_ids(one, sizes * 4)
+    assert restored.state_dict() == one.state_dict()
+    assert restored.stats().held_bytes <= 2 * one.stats().peak_bytes

@@ -66,9 +66,7 @@ def lane_minibatches(axis, length, sizes):
         for lane in served:
             while lane < width and len(lanes[lane]) <= length and axis:
                 s = axis.popleft()
-                lanes[lane].extend(
-                    Sample(s.ordinal, i, s.sweep, s.last and i + 1 == s.length) for i in range(s.length)
-                )
+                lanes[lane].extend(Sample(s.ordinal, i, s.sweep, s.last and i + 1 == s.length) for i in range(s.length))
         if not any(lanes):
             return
         pieces, sweep_end = [], False

@@ -52,6 +52,8 @@ class Value(abc.ABC):
         shape: shape of one sample.
         dtype: element type.
         is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``; otherwise one array ``rows``.
+        rows: dense values only, (num_samples, *shape).
+        indptr, indices, values: sparse values only, int64 (num_samples + 1,), int32 and dtype (non-zeros,).
         num_sequences: number of sequences.
         num_samples: number of rows, over all sequences.
     """
@@ -59,6 +61,10 @@ class Value(abc.ABC):
     __slots__ = ("_offsets",)
 
     _offsets: NDArray[np.int64] | None
+    rows: NDArray[Any]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: NDArray[Any]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_sparse: bool
@@ -247,6 +253,15 @@ class Value(abc.ABC):
     def dense(self) -> DenseValue:
         """The same value with dense rows; itself if it is dense. Duplicate sparse indices add up."""
 
+    @abc.abstractmethod
+    def class_indices(self) -> DenseValue:
+        """The class of each one-hot sample of a sparse value, as a dense int64 value of shape ().
+
+        Raises:
+            TypeError: the value is dense.
+            ValueError: a sample with none or several non-zeros.
+        """
+
     def padded(self, fill: Any = 0, length: int | None = None) -> NDArray[Any]:
         """All sequences in one array, short ones filled up; sparse values come out dense.
 
@@ -403,6 +418,10 @@ class DenseValue(Value):
         """Itself."""
         return self
 
+    def class_indices(self) -> DenseValue:
+        """Refused: only sparse values are one-hot."""
+        raise TypeError("expected a sparse one-hot value, got a dense one; use .rows.argmax(axis=-1)")
+
     def padded_with_mask(self, fill: Any = 0, length: int | None = None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """`padded` and the mask of real samples, in one pass.
 
@@ -485,7 +504,7 @@ class SparseValue(Value):
         return own + (0 if self._offsets is None else self._offsets.nbytes)
 
     @property
-    def rows(self) -> NDArray[Any]:
+    def rows(self) -> NDArray[Any]:  # type: ignore[override]
         """Dense rows; a sparse value has none and says what to use instead."""
         raise TypeError("a sparse value has no dense rows: use .indptr/.indices/.values, .to_scipy() or .dense().rows")
 

@@ -8,6 +8,7 @@ open, a window of chunks plus the read-ahead budget in memory, one native call a
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -299,7 +300,7 @@ class MinibatchSource:
         plan = cursor.segment.plan
         if plan is not self._window_in_use:
             self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan))
+            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
 
     def _lengths(self, segment: Segment) -> NDArray[np.int64] | None:
         if isinstance(self._timeline, UnsizedOrder):
@@ -342,11 +343,12 @@ class MinibatchSource:
 
     def _assemble_pieces(self, plan: Plan) -> Minibatch:
         assert plan.pieces is not None
-        for run in plan.entered:
-            run.content = self._content(run, *self._gather((Part(run.segment, run.a, run.b),)))
-        for run, *_ in plan.pieces:
-            if run.content is None:  # it entered before a restart, or for another rank
-                run.content = self._content(run, *self._gather_again(run))
+        if plan.entered:
+            self._keep(plan.entered, *self._gather(tuple(Part(*run.place) for run in plan.entered)))
+        # Runs that entered before a restart, or in the lane of another rank.
+        missing = tuple(piece.run for piece in plan.pieces if piece.run.content is None)
+        if missing:
+            self._keep(missing, *self._gather_again(missing))
         values, ids, numbers, begins, samples = cut(self.schema, plan.pieces)
         self._count(int(begins.sum()), samples)
         position = self._axis.position(plan.start, self._position.label_samples)
@@ -396,28 +398,28 @@ class MinibatchSource:
             values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
         return values, ids, good
 
-    def _gather_again(self, run: Run) -> Gathered:
-        """As `_gather`, for sequences whose window is no longer in use: reads their chunks alone."""
+    def _gather_again(self, runs: Sequence[Run]) -> Gathered:
+        """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
         if isinstance(self._reader, MappedReader) or not self.corpus.sized:
-            return self._copy((Part(run.segment, run.a, run.b),))
-        ids = run.segment.ordinals[run.a : run.b]
+            return self._copy(tuple(Part(run.segment, run.a, run.b) for run in runs))
+        ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self.corpus.select(ids)
         good = self._pass_over(chunk.errors, ids)
         if good is not None:
             chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
         values = chunk.values
         if self._transforms:
-            sweeps = np.full(len(ids), run.segment.plan.sweep)
+            sweeps = np.concatenate([np.full(run.b - run.a, run.segment.plan.sweep) for run in runs])
+            sweeps = sweeps if good is None else sweeps[good]
             values = transforming.apply(self._transforms, self.corpus.schema, values, self._seed, sweeps, ids)
         return values, ids, good
 
-    def _content(
-        self, run: Run, values: dict[str, Value], ids: NDArray[np.int64], good: NDArray[np.bool_] | None
-    ) -> Content:
-        """What a run holds: every stream of a sequence must have the length that the lanes count."""
-        expected = np.diff(run.ends)
-        lengths = expected if good is None else expected * good
-        planned = lengths if good is None else expected[good]
+    def _keep(
+        self, runs: Sequence[Run], values: dict[str, Value], ids: NDArray[np.int64], good: NDArray[np.bool_] | None
+    ) -> None:
+        """Keep what was read for ``runs`` with them, if each sequence has one length, that which the lanes count."""
+        lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
+        planned = lengths if good is None else lengths[good]
         uneven: dict[int, DataError] = {}
         for name, value in values.items():
             for i in np.flatnonzero(value.lengths != planned).tolist():
@@ -435,8 +437,13 @@ class MinibatchSource:
         even = self._pass_over(uneven, ids)
         if even is not None:
             values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
-            lengths[np.arange(len(lengths)) if good is None else np.flatnonzero(good)] *= even
-        return Content(values, [0, *np.cumsum(lengths).tolist()])
+            good = np.ones(len(lengths), np.bool_) if good is None else good
+            good[good] = even
+        rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
+        at = 0
+        for run in runs:
+            run.content = Content(values, rows[at : at + run.b - run.a + 1])
+            at += run.b - run.a
 
     def _pass_over(self, errors: Mapping[int, DataError], ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Mask of readable sequences, or None if all are; raises or records the others."""

@@ -91,10 +91,7 @@ def test_digest_sees_content_and_sizes_and_no_names():
     digest = ArrayDeserializer(x=rows).digest()
     assert digest == ArrayDeserializer(y=rows.copy(), chunk_sequences=7).digest()
     assert digest != ArrayDeserializer(x=rows[:-1]).digest()
-    assert (
-        ArrayDeserializer(x=np.zeros(9, "f4")).digest()
-        != ArrayDeserializer(x=np.zeros((9, 2), "f4")).digest()
-    )
+    assert ArrayDeserializer(x=np.zeros(9, "f4")).digest() != ArrayDeserializer(x=np.zeros((9, 2), "f4")).digest()
     zeros = [ArrayDeserializer(x=np.zeros((100_000, width), np.uint8)).digest() for width in (4, 8)]
     assert zeros[0] != zeros[1]
     for at in (0, 25_000, 49_999):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import functools
+import itertools
 import json
 import operator
 import os
@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.formats import ctf
 from tests.feed.formats.conftest import ROOT, shared_file
 
 CASES = json.loads((ROOT / "tests" / "fixtures" / "ctf_cases.json").read_text())
@@ -249,9 +250,12 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
         corpus = fl.CTFDeserializer(path, XY, cache=False, chunk_size=200)
     except fl.DataError:
         return
+    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    found = {}
     first = 0
     for number, info in enumerate(corpus.chunks()):
         chunk = corpus.read(number)
+        found.update((first + i, (e.byte, e.what)) for i, e in chunk.errors.items())
         assert chunk.num_sequences == info.sequences
         ordinals = np.arange(first, first + info.sequences)
         picked = corpus.select(ordinals)
@@ -262,6 +266,21 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
             assert error.line == path.read_bytes()[: error.byte].count(b"\n") + 1
             assert chunk["x"].lengths[i] == chunk["y"].lengths[i] == 0
         first += info.sequences
+    assert found == {i: (e.byte, e.what) for i, e in whole.errors.items()}
+
+
+@pytest.mark.parametrize("gap", [0, 30, 1000])
+def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
+    """Wide gaps between the chosen sequences part the reading; bytes of errors stay those of the file."""
+    monkeypatch.setattr(ctf, "_GAP", gap)
+    rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
+    path = text_file("".join(rows))
+    corpus = fl.CTFDeserializer(path, XY, chunk_size=500)
+    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    for which in ([3], [97, 3, 17, 18, 19, 3], [0, 99], list(range(0, 100, 9)), list(range(100))[::-1], []):
+        picked, taken = corpus.select(np.array(which, np.int64)), whole.take(np.array(which, np.int64))
+        assert all(picked[name] == taken[name] for name in XY)
+        assert {i: str(e) for i, e in picked.errors.items()} == {i: str(e) for i, e in taken.errors.items()}
 
 
 def test_several_files_are_a_concatenation(text_file):

@@ -123,7 +123,26 @@ def test_flipped_bits_never_change_what_is_read(data, tmp_path):
     assert debris(tmp_path) == []
 
 
+@pytest.mark.parametrize("part", ["header", "table"])
+def test_every_byte_of_header_and_table_is_guarded(text_file, part):
+    path = text_file(TEXT)
+    good = open_corpus(path, cache=False)
+    open_corpus(path)
+    (file,) = index_files(path.parent)
+    whole = file.read_bytes()
+    table_bytes = len(good.chunks()) * CHUNK.itemsize
+    places = range(128) if part == "header" else range(len(whole) - table_bytes, len(whole), 3)
+    for at in places:
+        raw = bytearray(whole)
+        raw[at] ^= 1 << at % 8
+        file.write_bytes(raw)
+        corpus = open_corpus(path)
+        assert (corpus.chunks(), corpus.digest()) == (good.chunks(), good.digest())
+        assert file.read_bytes() == whole
+
+
 HOSTILE = {
+    "first offset": lambda e: (e["offset"].__setitem__(0, 1), e["size"].__setitem__(0, e["size"][0] - 1)),
     "offset behind the file": lambda e: e["offset"].__setitem__(3, 2**63),
     "size behind the file": lambda e: e["size"].__setitem__(-1, 2**32 - 1),
     "overlap": lambda e: e["size"].__setitem__(2, e["size"][2] + 5),

@@ -28,9 +28,7 @@ def test_a_cut_last_line_is_left_out(tmp_path):
     assert infer_ctf_streams(path, scan_bytes=5)["x"].shape == (1,)
     assert infer_ctf_streams(path)["x"].shape == (4,)
     # The cut line alone would look dense.
-    assert infer_ctf_streams(ctf(tmp_path, "|x 1:1\n|x 123:1\n"), scan_bytes=12)["x"] == Stream(
-        2, sparse=True
-    )
+    assert infer_ctf_streams(ctf(tmp_path, "|x 1:1\n|x 123:1\n"), scan_bytes=12)["x"] == Stream(2, sparse=True)
 
 
 @pytest.mark.parametrize(

@@ -120,14 +120,14 @@ def describe(
         file: the text, open.
         streams: names by the records' stream number.
         lenient: whether the lenient grammar was used, for the advice.
-        records: not of the `FATAL` codes, bytes never falling much.
+        records: none of a `FATAL` code; their bytes never fall.
         ordinals: index in the corpus by the records' sequence number.
         near: an offset before all records and the number of its line.
     """
     errors = []
     for record in records:
         name, byte = NAMES[int(record["code"])], int(record["byte"])
-        near = (byte, line_of(file, byte, near if near[0] <= byte else (0, 1)))
+        near = (byte, line_of(file, byte, near))
         stream = streams[record["stream"]] if record["stream"] >= 0 else None
         sentence, hint = _SENTENCES[name]
         expected, got = int(record["expected"]), int(record["got"])

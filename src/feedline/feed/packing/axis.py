@@ -91,7 +91,7 @@ class Axis:
             return None if self._beyond(segment.plan.sweep) else cursor
         plan, start = segment.plan, segment.start + segment.n
         if start == plan.count:
-            if self._beyond(plan.sweep + 1) and self.timeline.ends_sweep(plan):
+            if self._beyond(plan.sweep + 1) and plan.last:
                 return None
             plan, start = self.timeline.window_after(plan), 0
         return Cursor(self.segment(plan, start), 0, self.samples(cursor), self.fingerprint(cursor))
@@ -129,7 +129,7 @@ class Axis:
     def ends_sweep(self, part: Part) -> bool:
         """Whether the part holds the last sequence of a sweep."""
         plan = part.segment.plan
-        return part.segment.start + part.b == plan.count and self.timeline.ends_sweep(plan)
+        return part.segment.start + part.b == plan.count and plan.last
 
     def seek_samples(self, samples: int) -> Cursor:
         """The first sequence that starts at or after ``samples`` samples from the start of the axis.

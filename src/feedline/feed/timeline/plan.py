@@ -93,16 +93,16 @@ class WindowPlan:
         starts: int64 (k + 1,), first local place of each of these chunks.
         first: ordinal, in the order of the sweep, of the window's first sequence.
         count: sequences delivered by this window.
-        last: no window follows in this sweep.
+        last: no sequence follows in this sweep.
     """
 
     __slots__ = (
         "_cut",
+        "_last",
         "_make_cut",
         "chunks",
         "count",
         "first",
-        "last",
         "number",
         "position",
         "starts",
@@ -117,14 +117,20 @@ class WindowPlan:
         position: int,
         starts: Ints,
         first: int,
-        last: bool,
+        last: bool | Callable[[], bool],
         make_cut: Callable[[], Callable[[int, int], Any]],
     ) -> None:
         self.sweep, self.number, self.chunks, self.position = sweep, number, chunks, position
-        self.starts, self.first, self.count, self.last = starts, first, int(starts[-1]), last
+        self.starts, self.first, self.count, self._last = starts, first, int(starts[-1]), last
         # The permutation is made at the first use: looking ahead for chunks to read needs none.
         self._make_cut = make_cut
         self._cut: Callable[[int, int], Any] | None = None
+
+    @property
+    def last(self) -> bool:  # noqa: D102  # see the class
+        if callable(self._last):  # where only reading what follows tells, that is put off to the window's end
+            self._last = self._last()
+        return self._last
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """Places a..b-1 of the window's order: position in ``chunks`` and index in that chunk."""
@@ -225,14 +231,12 @@ class Timeline(abc.ABC):
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
-    def ends_sweep(self, plan: WindowPlan) -> bool:
-        """Whether no sequence follows the window in its sweep."""
-        return plan.last
-
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
-        """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """Chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
+            if max_sweeps is not None and plan.sweep >= max_sweeps:
+                return
             yield plan.chunks
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:

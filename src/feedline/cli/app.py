@@ -1,0 +1,39 @@
+"""All commands in one application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from feedline import __version__
+from feedline.cli.bench import bench
+from feedline.cli.console import guarded
+from feedline.cli.convert import convert
+from feedline.cli.demo.command import demo
+from feedline.cli.inspect import inspect
+from feedline.cli.plan import plan
+
+app = typer.Typer(
+    help="Feed training from disk: same order every time, from any point, larger than memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (inspect, convert, plan, bench, demo):
+    app.command()(guarded(command))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"feedline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Feed training from disk: same order every time, from any point, larger than memory."""

@@ -1,0 +1,218 @@
+"""``feedline bench``: how fast can this be fed, where does the time go, and what could this machine copy meanwhile?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+
+from feedline.cli.arguments import (
+    DEFAULT_CHUNK_SIZE,
+    ChunkSize,
+    CorpusPath,
+    Streams,
+    WindowOption,
+    parse_window,
+)
+from feedline.cli.console import (
+    Debug,
+    Json,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    show_bytes,
+    show_count,
+    stdout,
+)
+from feedline.cli.corpus import Opened, open_path
+from feedline.cli.memory import memory
+from feedline.data import Minibatch
+from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
+
+_COPY_BYTES, _COPY_SECONDS = 64 << 20, 0.5
+_LOOK_EVERY = 0.05  # seconds between looks at memory and the progress bar
+
+
+def bench(
+    path: CorpusPath,
+    size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to feed.")] = 10.0,
+    window: WindowOption = None,
+    threads: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
+    stream: Streams = None,
+    chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Feed as fast as possible and show where the time goes, beside this machine's copy speed."""
+    before = memory().private
+    opened = open_path(path, stream, chunk_size)
+    with contextlib.closing(opened.corpus):
+        shuffle = parse_window(window, opened.corpus)
+        with MinibatchSource(opened.corpus, seed=seed, shuffle=shuffle, threads=threads, partition=(0, 1)) as source:
+            found = measure(opened, source, size, seconds, before)
+    found["threads"] = threads
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def copy_speed() -> float:
+    """Bytes a second that one thread copies between two arrays larger than caches, at best."""
+    a, b = np.ones(_COPY_BYTES, np.uint8), np.empty(_COPY_BYTES, np.uint8)
+    np.copyto(b, a)  # pages are made at the first touch
+    times: list[float] = []
+    while len(times) < 5 or sum(times) < _COPY_SECONDS:
+        began = time.perf_counter()
+        np.copyto(b, a)
+        times.append(time.perf_counter() - began)
+    return _COPY_BYTES / min(times)
+
+
+class Stopwatch:
+    """Stands in for a part of a source and adds up the seconds spent in each of some methods."""
+
+    def __init__(self, part: Any, *methods: str) -> None:
+        self._part = part
+        self.seconds = dict.fromkeys(methods, 0.0)
+        for method in methods:
+            setattr(self, method, self._timed(method, getattr(part, method)))
+
+    def _timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*args)
+            finally:
+                self.seconds[method] += time.perf_counter() - began
+
+        return timed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+
+def measure(opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int) -> dict[str, Any]:
+    """Feed for ``seconds``; figures in JSON types, times in seconds, speeds in units a second."""
+    # Everything between the order and the arrays goes through here, copies made ahead included.
+    watched = Stopwatch(source._ahead, "plan", "refill", "gather")
+    source._ahead = cast(Any, watched)
+    began, cpu = time.perf_counter(), time.process_time()
+    first = _next(source, size)
+    first_seconds = time.perf_counter() - began
+    delivered = _nbytes(first)
+    peak, looked = memory(), 0.0
+    with progress("feeding") as show:
+        while (now := time.perf_counter() - began) < seconds:
+            if now - looked > _LOOK_EVERY:
+                looked, held = now, memory()
+                peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
+                show(int(now * 1000), int(seconds * 1000))
+            delivered += _nbytes(_next(source, size))
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    stats = source.stats()
+    # A mapped corpus is "read" (mapped, checked) in the caller, any other in threads that the caller may wait for.
+    reading = stats.read_seconds if opened.corpus.random_access else 0.0
+    parts = {
+        "waiting": stats.wait_seconds,
+        "mapping": reading,
+        "planning": watched.seconds["plan"] + watched.seconds["refill"],
+        "gathering": watched.seconds["gather"],
+    }
+    parts["python"] = max(0.0, wall - sum(parts.values()))
+    stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)
+    copy = copy_speed()
+    return {
+        "path": opened.corpus.name,
+        "format": opened.format,
+        "size": size,
+        "seed": source.state_dict()["seed"],
+        "shuffle": source.state_dict()["shuffle"],
+        "open_seconds": opened.seconds,
+        "indexed": opened.indexed,
+        "first_minibatch_seconds": first_seconds,
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "minibatches": stats.minibatches,
+        "sequences": stats.sequences,
+        "samples": stats.samples,
+        "sweeps": stats.samples / max(1, source.num_samples),
+        "samples_per_second": stats.samples / wall,
+        "microseconds_per_minibatch": 1e6 * wall / stats.minibatches,
+        "delivered_bytes": delivered,
+        "delivered_bytes_per_second": delivered / wall,
+        "stored_bytes_per_second": stored / wall,
+        "copy_bytes_per_second": copy,
+        "share_of_copy": delivered / wall / copy,
+        "time": parts,
+        "read_thread_seconds": stats.read_seconds,
+        "chunks_read": stats.chunks_read,
+        "held_bytes": stats.held_bytes,
+        "peak_held_bytes": stats.peak_bytes,
+        "private_bytes_growth": peak.private - private_before,
+        "private_bytes_peak": peak.private,
+        "file_backed_bytes_peak": peak.file_backed,
+        "cores": os.cpu_count(),
+    }
+
+
+def _next(source: MinibatchSource, size: int) -> Minibatch:
+    minibatch = source.next_minibatch(size)
+    assert minibatch, "a source without limits does not end"
+    return minibatch
+
+
+def _nbytes(minibatch: Minibatch) -> int:
+    return sum(value.nbytes for value in minibatch.values())
+
+
+def _shuffling(shuffle: Any) -> str:
+    if isinstance(shuffle, dict):
+        ((unit, count),) = shuffle.items()
+        return f"shuffled in windows of {count} {unit}"
+    return "shuffled as a whole" if shuffle else "in corpus order"
+
+
+def _print(found: dict[str, Any]) -> None:
+    how = "indexed" if found["indexed"] else "opened"
+    print_facts(
+        f"{found['path']} ({found['format']}), {_shuffling(found['shuffle'])}",
+        {
+            how: f"in {found['open_seconds']:.3g} s; first minibatch after {found['first_minibatch_seconds']:.3g} s",
+            "fed": f"{show_count(found['minibatches'])} minibatches of at most {found['size']} samples in "
+            f"{found['seconds']:.3g} s, {found['sweeps']:.3g} sweeps",
+            "speed": f"{show_count(found['samples_per_second'])} samples/s, "
+            f"{show_bytes(found['delivered_bytes_per_second'])}/s delivered, "
+            f"{show_bytes(found['stored_bytes_per_second'])}/s of stored data, "
+            f"{found['microseconds_per_minibatch']:.3g} us a minibatch",
+            "copy": f"this machine copies {show_bytes(found['copy_bytes_per_second'])}/s on one core; the feed "
+            f"delivers {found['share_of_copy']:.2f} of that",
+            "memory": f"{show_bytes(found['peak_held_bytes'])} of chunks held at most; private memory grew by "
+            f"{show_bytes(found['private_bytes_growth'])}, file-backed {show_bytes(found['file_backed_bytes_peak'])}",
+            "cpu": f"{found['cpu_seconds']:.3g} s of {found['cores']} cores; reading and decoding took "
+            f"{found['read_thread_seconds']:.3g} s on {found['threads']} threads, {found['chunks_read']} chunks",
+        },
+    )
+    stdout().print("\nwhere the caller's time goes", style="bold")
+    names = {
+        "waiting": "waiting for chunks",
+        "mapping": "mapping and checking chunks",
+        "planning": "planning (order, packing)",
+        "gathering": "gathering (the copy)",
+        "python": "Python and the rest",
+    }
+    rows = []
+    for key, name in names.items():
+        spent = found["time"][key]
+        if spent or key != "mapping":
+            per = 1e6 * spent / found["minibatches"]
+            rows.append([name, f"{spent:.3f} s", f"{100 * spent / found['seconds']:.1f} %", f"{per:.2f} us"])
+    print_table(["", "seconds", "share", "a minibatch"], rows)

@@ -1,0 +1,73 @@
+"""``feedline convert``: any corpus, or a CSV file, into a store."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns
+from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
+from feedline.cli.corpus import open_path
+from feedline.feed.convert import Summary
+from feedline.feed.convert import convert as convert_corpus
+from feedline.feed.formats.guess import guess_format
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="CTF, CSV, Parquet, NumPy or a store.")],
+    destination: Annotated[Path, typer.Argument(help="Folder of the new store.")],
+    stream: Streams = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
+    skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave unreadable sequences out.")] = False,
+    chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a corpus as a store, all or nothing.
+
+    For CSV, --stream x=a,b makes stream x of the columns a and b; without it every column is a stream.
+    """
+    on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
+    if guess_format(source) == "csv":
+        with progress("converting") as show:
+            done = convert_corpus(
+                source,
+                destination,
+                streams=parse_columns(stream),
+                overwrite=overwrite,
+                on_error=on_error,
+                progress=show,
+            )
+    else:
+        corpus = open_path(source, stream, chunk_size).corpus
+        with contextlib.closing(corpus), progress("converting") as show:
+            done = convert_corpus(corpus, destination, overwrite=overwrite, on_error=on_error, progress=show)
+    _report(source, done, json)
+
+
+def _report(source: Path, done: Summary, json: bool) -> None:
+    if json:
+        print_json(
+            {
+                "source": str(source),
+                "store": done.path,
+                "streams": list(done.schema),
+                "sequences": done.sequences,
+                "samples": done.samples,
+                "bytes": done.bytes,
+                "skipped": done.skipped,
+            }
+        )
+        return
+    facts = {
+        "streams": ", ".join(done.schema),
+        "sequences": show_count(done.sequences),
+        "samples": show_count(done.samples),
+        "written": show_bytes(done.bytes),
+    }
+    if done.skipped:
+        facts["skipped"] = f"{show_count(done.skipped)} unreadable"
+    print_facts(f"{source} -> {done.path}", facts)

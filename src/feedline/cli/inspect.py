@@ -1,0 +1,206 @@
+"""``feedline inspect``: what is in there? Format, streams, counts, lengths, the first sequences."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
+from feedline.cli.console import (
+    Debug,
+    Json,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    show_bytes,
+    show_count,
+    stdout,
+)
+from feedline.cli.corpus import Opened, open_path
+from feedline.data import Value
+from feedline.data.value import SparseValue
+from feedline.feed.protocol import Deserializer
+
+_BLOCK = 1 << 20  # sequences whose lengths are looked up at a time
+_BINS = 12
+_SHOWN_SAMPLES, _SHOWN_VALUES = 4, 8
+_BAR = 40
+
+
+def inspect(
+    path: CorpusPath,
+    stream: Streams = None,
+    preview: Annotated[int, typer.Option(min=0, help="Sequences to show.")] = 3,
+    chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show format, streams, counts, lengths and the first sequences of a corpus."""
+    opened = open_path(path, stream, chunk_size)
+    with contextlib.closing(opened.corpus):
+        found = describe(opened, preview)
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def describe(opened: Opened, preview: int) -> dict[str, Any]:
+    """All that is shown, in JSON types."""
+    corpus = opened.corpus
+    infos = corpus.chunks()
+    sequences = sum(info.sequences for info in infos)
+    return {
+        "path": corpus.name,
+        "format": opened.format,
+        "random_access": corpus.random_access,
+        "streams": [
+            {
+                "name": name,
+                "shape": list(declared.shape),
+                "dtype": declared.dtype.name,
+                "sparse": declared.sparse,
+                "defines_size": declared.defines_size,
+            }
+            for name, declared in corpus.schema.items()
+        ],
+        "streams_guessed": opened.guessed,
+        "sequences": sequences,
+        "samples": sum(info.samples for info in infos),
+        "chunks": len(infos),
+        "bytes": sum(info.bytes for info in infos),
+        "lengths": length_histogram(corpus, sequences),
+        "preview": _preview(corpus, min(preview, sequences)),
+    }
+
+
+def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
+    """How long sequences are, in samples as the minibatch budget counts them.
+
+    Returns:
+        ``min``, ``mean``, ``max``, and ``histogram``: rows ``from``, ``to`` (inclusive), ``sequences``; a row a
+        length where few lengths are possible, else rows that widen in proportion.
+    """
+    if sequences == 0:
+        return {"min": None, "mean": None, "max": None, "histogram": []}
+    low, high, total = np.iinfo(np.int64).max, 0, 0
+    for lengths in _lengths(corpus, sequences):
+        low, high, total = min(low, int(lengths.min())), max(high, int(lengths.max())), total + int(lengths.sum())
+    if high - low < 2 * _BINS:
+        edges = np.arange(low, high + 2)
+    else:
+        edges = np.unique(np.geomspace(max(low, 1), high + 1, _BINS + 1).round().astype(np.int64))
+        edges[0], edges[-1] = low, high + 1
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for lengths in _lengths(corpus, sequences):
+        counts += np.histogram(lengths, edges)[0]
+    rows = [
+        {"from": int(a), "to": int(b) - 1, "sequences": int(n)}
+        for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    return {"min": low, "mean": total / sequences, "max": high, "histogram": rows}
+
+
+def _lengths(corpus: Deserializer, sequences: int) -> Iterator[NDArray[np.int64]]:
+    with progress("lengths") as show:
+        for start in range(0, sequences, _BLOCK):
+            ordinals = np.arange(start, min(start + _BLOCK, sequences))
+            found = corpus.lengths(ordinals)
+            yield np.ones(len(ordinals), np.int64) if found is None else found
+            show(start + len(ordinals), sequences)
+
+
+def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
+    if count == 0:
+        return []
+    ordinals = np.arange(count)
+    chunk = corpus.select(ordinals)
+    shown: list[dict[str, Any]] = []
+    for i in range(count):
+        if i in chunk.errors:
+            shown.append({"sequence": i, "error": str(chunk.errors[i])})
+        else:
+            streams = {name: _head(value.slice(i, i + 1)) for name, value in chunk.values.items()}
+            shown.append({"sequence": i, "streams": streams})
+    return shown
+
+
+def _head(value: Value) -> dict[str, Any]:
+    """The first samples of one sequence, each with its first values (``[index, value]`` pairs where sparse)."""
+    low, high = int(value.offsets[0]), int(value.offsets[-1])
+    rows: list[Any] = []
+    for row in range(low, min(high, low + _SHOWN_SAMPLES)):
+        if isinstance(value, SparseValue):
+            a, b = (int(n) for n in value.indptr[row : row + 2])
+            b = min(b, a + _SHOWN_VALUES)
+            pairs = zip(value.indices[a:b].tolist(), value.values[a:b].tolist(), strict=True)
+            rows.append([list(pair) for pair in pairs])
+        else:
+            rows.append(np.asarray(value.dense().rows[row]).ravel()[:_SHOWN_VALUES].tolist())
+    return {"samples": high - low, "first": rows}
+
+
+def _print(found: dict[str, Any]) -> None:
+    kind = found["format"] + (" (random access)" if found["random_access"] else "")
+    facts = {
+        "format": kind,
+        "sequences": show_count(found["sequences"]),
+        "samples": show_count(found["samples"]),
+        "chunks": show_count(found["chunks"]),
+        "stored": show_bytes(found["bytes"]),
+    }
+    print_facts(found["path"], facts)
+    console = stdout()
+    guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""
+    console.print(f"\nstreams{guessed}", style="bold", markup=False)
+    rows = []
+    for stream in found["streams"]:
+        kind = ("sparse" if stream["sparse"] else "dense") + (", defines size" if stream["defines_size"] else "")
+        rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
+    print_table(["name", "dtype", "shape", "kind"], rows, left=4)
+    _print_lengths(found["lengths"])
+    if found["preview"]:
+        console.print("\nfirst sequences", style="bold")
+    for sequence in found["preview"]:
+        if "error" in sequence:
+            console.print(f"  {sequence['sequence']}  unreadable: {sequence['error']}", markup=False)
+            continue
+        for name, head in sequence["streams"].items():
+            console.print(f"  {sequence['sequence']}  {name}: {_show_head(head)}", markup=False)
+
+
+def _print_lengths(lengths: dict[str, Any]) -> None:
+    if not lengths["histogram"]:
+        return
+    console = stdout()
+    console.print(
+        f"\nlengths in samples: {lengths['min']} to {lengths['max']}, mean {lengths['mean']:.4g}",
+        style="bold",
+        markup=False,
+    )
+    most = max(row["sequences"] for row in lengths["histogram"])
+    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    rows = []
+    for row in lengths["histogram"]:
+        name = str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}"
+        # A bin that holds anything shows at least one block.
+        bar = block * max(round(_BAR * row["sequences"] / most), 1 if row["sequences"] else 0)
+        rows.append((name, show_count(row["sequences"]), bar))
+    width, digits = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    for name, count, bar in rows:
+        console.print(f"  {name:>{width}}  {count:>{digits}}  {bar}", markup=False)
+
+
+def _show_head(head: dict[str, Any]) -> str:
+    samples = []
+    for row in head["first"]:
+        cells = [f"{cell[0]}:{cell[1]:g}" if isinstance(cell, list) else f"{cell:g}" for cell in row]
+        samples.append(" ".join(cells) + (" ..." if len(row) == _SHOWN_VALUES else ""))
+    more = head["samples"] - len(samples)
+    return " | ".join(samples) + (f" | ... {more} more" if more > 0 else "")

@@ -1,0 +1,30 @@
+"""What this process holds in memory, as Linux counts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Memory(NamedTuple):
+    """Resident bytes of a process.
+
+    Attributes:
+        private: anonymous and shared pages (RssAnon + RssShmem): what it costs to hold.
+        file_backed: pages of mapped files (RssFile), which the kernel drops when it needs room.
+    """
+
+    private: int
+    file_backed: int
+
+
+def memory() -> Memory:
+    """Of this process, now.
+
+    Raises:
+        OSError: no /proc (not Linux).
+    """
+    status = Path("/proc/self/status").read_text()
+    found = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}
+    return Memory(found["RssAnon"] + found["RssShmem"], found["RssFile"])

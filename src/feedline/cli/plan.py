@@ -1,0 +1,79 @@
+"""``feedline plan``: which sequences are in step N? Answered from the index; no data is read."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Annotated, Any
+
+import typer
+
+from feedline.cli.arguments import (
+    DEFAULT_CHUNK_SIZE,
+    ChunkSize,
+    CorpusPath,
+    PartitionOption,
+    Streams,
+    WindowOption,
+    parse_partition,
+    parse_window,
+)
+from feedline.cli.console import Debug, Json, print_json, stdout
+from feedline.cli.corpus import open_path
+from feedline.feed.plan import PlannedMinibatch
+from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
+
+_SHOWN_IDS = 12
+
+
+def plan(
+    path: CorpusPath,
+    at: Annotated[
+        str, typer.Option(metavar="N|samples:N", help="Step N from the start, or the first at or after N samples.")
+    ] = "0",
+    size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
+    steps: Annotated[int, typer.Option(min=1, help="Minibatches to show.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
+    window: WindowOption = None,
+    partition: PartitionOption = "0/1",
+    order: Annotated[str, typer.Option(help="feedline, or cntk for CNTK 2.7's.")] = "feedline",
+    stream: Streams = None,
+    chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show which sequences are in a minibatch, without reading data."""
+    unit, colon, number = at.rpartition(":")
+    if not number.isdigit() or (colon and unit != "samples"):
+        raise ValueError(f"expected --at N or --at samples:N, got {at!r}")
+    corpus = open_path(path, stream, chunk_size).corpus
+    with contextlib.closing(corpus):
+        source = MinibatchSource(
+            corpus, seed=seed, shuffle=parse_window(window, corpus), order=order, partition=parse_partition(partition)
+        )
+        first = int(number)
+        if unit == "samples":
+            source.seek(samples=first)
+            first = 0
+        found = list(itertools.islice(source.plan(size), first, first + steps))
+    if json:
+        print_json({"path": corpus.name, "seed": seed, "size": size, "steps": [m.to_json() for m in found]})
+        return
+    console = stdout()
+    for minibatch in found:
+        console.print(_line(minibatch, counted=unit != "samples"), markup=False)
+        console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+
+
+def _line(m: PlannedMinibatch, counted: bool) -> str:
+    where = f"sweep {m.position.sweep}, sequence {m.position.ordinal}, {m.position.samples} samples before"
+    share = f" of {m.global_samples}" if m.num_samples != m.global_samples else ""
+    name = f"step {m.step}" if counted else f"+{m.step}"
+    return f"{name} ({where}): {m.num_sequences} sequences, {m.num_samples}{share} samples" + (
+        ", sweep end" if m.sweep_end else ""
+    )
+
+
+def _ids(ids: list[Any]) -> str:
+    shown = " ".join(map(str, ids[:_SHOWN_IDS]))
+    return shown + (f" ... ({len(ids)}; --json lists all)" if len(ids) > _SHOWN_IDS else "")

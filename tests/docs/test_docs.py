@@ -1,0 +1,108 @@
+"""Every page runs, shows what is printed, and links to what is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.pages import ELSEWHERE, ROOT, Program, blocks, check_output, pages
+
+LONGEST_LINE = 120
+
+PAGES = pages()
+RUN = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(b.language in ("python", "console") for b in blocks(page.read_text("utf-8")))
+]
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    assert Program(str(page)).run(page.read_text("utf-8")) > 0
+
+
+def test_blocks_that_are_not_run_are_few_and_say_why():
+    reasons = [f"{name(page)}: {b.reason}" for page in PAGES for b in blocks(page.read_text("utf-8")) if b.reason]
+    assert reasons == []
+
+
+def anchors(text):
+    """What `page.md#...` may point to: headings as GitHub turns them into anchors."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_resolve(page):
+    if not (ROOT / "src").is_dir():
+        pytest.skip("pages link into the sources, which are out of reach of a test of the wheel")
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        wrong_anchor = anchor and place.suffix == ".md" and anchor not in anchors(place.read_text("utf-8"))
+        if not place.exists() or wrong_anchor:
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_lines_fit(page):
+    lines = page.read_text("utf-8").splitlines()
+    assert [f"{i}: {line}" for i, line in enumerate(lines, 1) if len(line) > LONGEST_LINE] == []
+
+
+def test_every_page_is_reached_from_the_readme():
+    if not (ROOT / "src").is_dir():
+        pytest.skip("pages link into the sources, which are out of reach of a test of the wheel")
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text("utf-8")):
+            place = (page.parent / target).resolve()
+            if place.is_dir():
+                todo += place.glob("*.md")
+            elif place.suffix == ".md" and place.is_file():
+                todo.append(place)
+    assert [name(page) for page in PAGES if page not in reached] == []
+
+
+# ---- the runner itself ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```python\nassert 1 == 2\n```\n",
+        "```python\nx = 1\n```\n```python\n>>> x\n2\n```\n",
+        "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+        "```python\n# broken.py\nraise SystemExit(3)\n```\n```console\n$ python broken.py\n```\n",
+        "```console\n$ python -c 'print(1)'\n2\n```\n",
+        "```console\n$ rm -r data\n```\n",
+    ],
+    ids=["assert", "doctest", "text", "exit status", "console", "unknown command"],
+)
+def test_a_wrong_page_fails(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        Program("page.md").run(page)
+
+
+def test_dots_stand_for_anything():
+    check_output("a ... c\n", "a b c\n", "here")
+    with pytest.raises(AssertionError, match="here"):
+        check_output("a ... c\n", "a b d\n", "here")
