@@ -68,7 +68,7 @@ class Reporter(Protocol):
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
         """A progress span is full, or the run ends with one begun."""
 
-    def on_test(self, run: TrainingSession, what: str, result: Tested) -> None:
+    def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
         """A validation (``what`` is ``"validation"``) or the test at the end (``"test"``) is done."""
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
@@ -98,7 +98,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Evaluated:
     """The outcome of a validation or test.
 
     Attributes:
@@ -131,7 +131,7 @@ class Saving:
 
 
 @dataclass(slots=True)
-class Testing:
+class Evaluation:
     """What to validate or test on.
 
     Args:
@@ -139,14 +139,14 @@ class Testing:
         every: validation only: how often; None: at the end.
         size: minibatch size, or a schedule of it over the samples of one pass.
         max_samples: label samples to look at; None: all.
-        callback: validation only: called with `Tested`; returning False ends the training.
+        callback: validation only: called with `Evaluated`; returning False ends the training.
     """
 
     source: Source | None = None
     every: Span | None = None
     size: Size = 32
     max_samples: int | None = None
-    callback: Callable[[Tested], bool | None] | None = None
+    callback: Callable[[Evaluated], bool | None] | None = None
 
 
 class Controller(Protocol):
@@ -210,8 +210,8 @@ class TrainingSession:
     progress: Span | None = None
     reporters: Sequence[Reporter] = ()
     saving: Saving | None = None
-    validation: Testing | None = None
-    test: Testing | None = None
+    validation: Evaluation | None = None
+    test: Evaluation | None = None
     epoch: Span | None = None
     controllers: Sequence[Controller] = ()
 
@@ -302,6 +302,10 @@ class TrainingSession:
                 reporter.on_end(self)
         return self
 
+    def stop(self) -> None:
+        """End the run after the update under way, with everything that is due at its end."""
+        self._stop = True
+
     def next_size(self) -> int:
         """Size of the next minibatch in samples."""
         position = Position(self.sweeps, 0, self.samples, self.samples)
@@ -373,13 +377,13 @@ class TrainingSession:
         if self.validation.callback is not None and self.validation.callback(result) is False:
             self._stop = True
 
-    def _report_test(self, what: str, result: Tested) -> None:
+    def _report_test(self, what: str, result: Evaluated) -> None:
         for reporter in self.reporters:
             reporter.on_test(self, what, result)
 
-    def _test(self, testing: Testing, number: int) -> Tested:
+    def _test(self, testing: Evaluation, number: int) -> Evaluated:
         if testing.source is None:
-            return Tested(number, NOTHING, 0)
+            return Evaluated(number, NOTHING, 0)
         state = testing.source.state_dict()
         total, minibatches = NOTHING, 0
         try:
@@ -388,9 +392,9 @@ class TrainingSession:
                 minibatches += 1
         finally:
             testing.source.load_state_dict(state)
-        return Tested(number, total, minibatches)
+        return Evaluated(number, total, minibatches)
 
-    def _testing_minibatches(self, testing: Testing) -> Iterator[Minibatch]:
+    def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
         assert testing.source is not None
         seen = 0
         while testing.max_samples is None or seen < testing.max_samples:
