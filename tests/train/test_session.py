@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train import Adam, MomentumSGD, Schedule, TorchLearner  # noqa: E402
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau  # noqa: E402
-from feedline.train.session import Saving, Evaluation, TrainingSession, seconds_of  # noqa: E402
+from feedline.train.session import Evaluation, Saving, TrainingSession, seconds_of  # noqa: E402
 from feedline.train.trainer import Trainer  # noqa: E402
 
 

@@ -191,7 +191,7 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
             raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
         for name, tensor in tensors.items():
             if _native.crc32c(_bytes(tensor)) != sums[name]:
-                raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another: damaged")
+                raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
         return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error

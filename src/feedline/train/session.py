@@ -423,7 +423,7 @@ class TrainingSession:
         """Write a checkpoint now; None where the session keeps none, or on ranks other than 0."""
         self._last_save = time.monotonic()
         self._saved_at = self.samples
-        if self._checkpoints is None or _rank() != 0:
+        if self._checkpoints is None or rank() != 0:
             return None
         tensors, rest = self.trainer.state_dict()
         rng, generators = _rng_state()
@@ -483,7 +483,9 @@ class TrainingSession:
             self._validated = None if validated is None else _summary_from_json(validated)
             _restore_rng(found.tensors, state["random"])
         except KeyError as error:
-            raise StateError(f"expected a checkpoint of a training session in {found.path}, it lacks {error}") from error
+            raise StateError(
+                f"expected a checkpoint of a training session in {found.path}, it lacks {error}"
+            ) from error
         self._saved_at = self.samples
 
     def _due_by_time(self) -> bool:
@@ -557,9 +559,10 @@ def _summary_from_json(data: Sequence[Any]) -> Summary:
     return Summary(loss, metric, samples, updated) if samples else NOTHING
 
 
-def _rank() -> int:
+def rank() -> int:
+    """Rank of this process in torch.distributed, 0 without it."""
     distributed = torch.distributed
-    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
+    return int(distributed.getrank()) if distributed.is_available() and distributed.is_initialized() else 0
 
 
 def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -217,7 +217,9 @@ class Trainer:
                 current={"learners": current[0], "model": current[1]},
             )
         try:
-            self.model.load_state_dict({n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")})
+            self.model.load_state_dict(
+                {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+            )
         except RuntimeError as error:
             raise StateError(f"expected the state of the same model: {error}") from error
         for i, (learner, own) in enumerate(zip(self.learners, state["learners"], strict=True)):
