@@ -1,4 +1,4 @@
-"""The law of sessions: killed anywhere and started again, a run ends with the parameters of the run that never stopped."""
+"""The law of sessions: killed anywhere and started again, a run ends as the one that never stopped."""
 
 from __future__ import annotations
 

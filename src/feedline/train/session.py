@@ -6,8 +6,8 @@ sums, controllers. Law (tests/train/test_session.py): killed at any point and st
 the parameters, bit for bit, of the run that never stopped.
 
 What happens after an update, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A
-checkpoint therefore holds the outcome of all that came before it. Spans count label samples, minibatches or sweeps of the
-run; a minibatch that crosses several marks makes one action.
+checkpoint therefore holds the outcome of all that came before it. Spans count label samples, minibatches or sweeps of
+the run; a minibatch that crosses several marks makes one action.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Saving:
 
     Args:
         folder: one folder a run.
-        every: a span, seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: a power cut costs no more. None: at the end
-            only. Wall time is decided by rank 0 for all ranks.
+        every: a span, seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: a power cut costs no more. None: at
+            the end only. Wall time is decided by rank 0 for all ranks.
         keep: the newest so many; None: all.
         restore: go on from the latest checkpoint in the folder.
     """
@@ -135,7 +135,7 @@ class Evaluation:
     """What to validate or test on.
 
     Args:
-        source: a limited source, read from its position and put back there afterwards; None: only the callback is called.
+        source: a limited source, read from its position and put back there afterwards; None: only a callback.
         every: validation only: how often; None: at the end.
         size: minibatch size, or a schedule of it over the samples of one pass.
         max_samples: label samples to look at; None: all.
@@ -483,9 +483,7 @@ class TrainingSession:
             self._validated = None if validated is None else _summary_from_json(validated)
             _restore_rng(found.tensors, state["random"])
         except KeyError as error:
-            raise StateError(
-                f"expected a checkpoint of a training session in {found.path}, it lacks {error}"
-            ) from error
+            raise StateError(f"expected a session's checkpoint in {found.path}, it lacks {error}") from error
         self._saved_at = self.samples
 
     def _due_by_time(self) -> bool:
@@ -571,7 +569,7 @@ def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         tensors |= {f"random/cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
     version, words, gauss = random.getstate()
-    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
     numpy_state = [str(kind), np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)]
     return tensors, {"python": [version, list(words), gauss], "numpy": numpy_state}
 

@@ -252,7 +252,8 @@ def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> list[t
                 raise ValueError(f"expected parameters of the model, got `{name}` in learner {i}, which is not one")
             if id(parameter) in owners:
                 raise ValueError(
-                    f"expected each parameter in one learner, got `{mine[id(parameter)]}` in {owners[id(parameter)]} and {i}"
+                    f"expected each parameter in one learner, got `{mine[id(parameter)]}` in "
+                    f"{owners[id(parameter)]} and {i}"
                 )
             owners[id(parameter)] = i
     left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]

@@ -60,9 +60,7 @@ class Console(Silent):
         """One line."""
         if result.summary.samples:
             metric = "" if result.summary.metric is None else f"  metric {result.summary.metric:.4f}"
-            self._say(
-                f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,} samples)"
-            )
+            self._say(f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,})")
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
         """One line."""
