@@ -67,8 +67,10 @@ class Adam(Learner):
         if self._adamax:
             torch._foreach_mul_(variance, decay)
             size = torch._foreach_abs(batch.gradients)
-            torch._foreach_mul_(size, step.scale)
+            if step.scale != 1.0:
+                torch._foreach_mul_(size, step.scale)
             torch._foreach_maximum_(variance, size)
+            del size  # its memory is taken again for the next line's
             below = torch._foreach_add(variance, self._epsilon)
         else:
             unbias *= (1.0 - decay**updates) ** 0.5

@@ -299,7 +299,7 @@ class Learner(ABC):
             yield from [chosen] if chosen else []
             return
         if not self._pieces:
-            self._pieces = _cut(self._list)
+            self._pieces = _cut(self._list, self._passes_often())
         for piece in self._pieces:
             alike: dict[tuple[tuple[float, ...], Any], list[int]] = {}
             for i in piece:
@@ -307,6 +307,11 @@ class Learner(ABC):
                 if gradient is not None:
                     alike.setdefault((self._numbers[i], gradient.layout), []).append(i)
             yield from alike.values()
+
+    def _passes_often(self) -> bool:
+        """Whether an update goes over memory more than once, so that it pays to stay within a cache."""
+        plain = self._clip == math.inf and self._l1 == self._l2 == 0 and not any(self._noise.numbers)
+        return bool(self.tensors) or not plain
 
     def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> Batch:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
@@ -524,14 +529,14 @@ def _rates(lr: Schedule | Values) -> Schedule:
     return schedule
 
 
-def _cut(parameters: Tensors) -> list[list[int]]:
-    """Places by device and dtype; on the CPU further cut to pieces of `PIECE` bytes."""
+def _cut(parameters: Tensors, finely: bool) -> list[list[int]]:
+    """Places by device and dtype; on the CPU, if ``finely``, further cut to pieces of `PIECE` bytes."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, parameter in enumerate(parameters):
         groups.setdefault((parameter.device, parameter.dtype), []).append(i)
     pieces: list[list[int]] = []
     for (device, _), places in groups.items():
-        limit = PIECE if device.type == "cpu" else math.inf
+        limit = PIECE if finely and device.type == "cpu" else math.inf
         piece: list[int] = []
         held = 0
         for i in places:
