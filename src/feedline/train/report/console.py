@@ -36,7 +36,7 @@ class Console(Silent):
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=RichConsole(file=self._file), transient=True)
+            self._bar = Progress(*columns, console=RichConsole(file=self._file, force_terminal=True), transient=True)
             self._task = self._bar.add_task("training", total=run.max_samples, completed=run.samples)
             self._bar.start()
 
@@ -83,6 +83,6 @@ class Console(Silent):
         if not self._mine():
             return
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=self._file, flush=True)
