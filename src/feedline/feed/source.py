@@ -401,10 +401,7 @@ class MinibatchSource:
     def _gather_again(self, runs: Sequence[Run]) -> Gathered:
         """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
         if isinstance(self._reader, MappedReader) or not self.corpus.sized:
-            again = [run.segment.take(np.arange(run.a, run.b)) for run in runs]
-            for segment in again:
-                segment.slots = None  # they may be those of a window that was let go
-            return self._gather(tuple(Part(segment, 0, segment.n) for segment in again))
+            return self._copy(tuple(Part(run.segment, run.a, run.b) for run in runs))
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self.corpus.select(ids)
         good = self._pass_over(chunk.errors, ids)
