@@ -152,7 +152,7 @@ class MinibatchSource:
         self._chunks = ChunkSet(corpus.schema)
         self._timeline, self._reader = self._open(order, threads, read_ahead)
         self._axis = Axis(self._timeline, self._lengths, max_sweeps, max_samples)
-        # Planning lanes moves them on, and planning windows of unknown size reads them.
+        # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
         self._ahead = Ahead(self._packer, self._axis, self._chunks, self._reader, read_ahead if looks else 0)
         self._quarantine = None if on_error == "raise" else Quarantine(quarantine, max_errors)

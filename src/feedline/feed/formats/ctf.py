@@ -164,7 +164,7 @@ class CTFDeserializer(Deserializer):
             raise IndexError(
                 f"expected ordinals from 0 to {self._starts[-1] - 1}, got {ordinals.min()} to {ordinals.max()}"
             )
-        if len(self._files) == 1:
+        if len(self._files) == 1 and len(ordinals):
             yield 0, np.arange(len(ordinals)), ordinals
             return
         file_of = np.searchsorted(self._starts, ordinals, side="right") - 1

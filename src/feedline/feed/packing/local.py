@@ -122,7 +122,7 @@ def share_of(size: int, index: int, count: int) -> int:
         warnings.warn(
             f"a minibatch of {size} samples leaves none for worker {index} of {count}; it takes 1",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return max(1, share)
 
