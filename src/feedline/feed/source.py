@@ -343,12 +343,16 @@ class MinibatchSource:
 
     def _assemble_pieces(self, plan: Plan) -> Minibatch:
         assert plan.pieces is not None
-        if plan.entered:
-            self._keep(plan.entered, *self._gather(tuple(Part(*run.place) for run in plan.entered)))
-        # Runs that entered before a restart, or in the lane of another rank.
-        missing = tuple(piece.run for piece in plan.pieces if piece.run.content is None)
-        if missing:
-            self._keep(missing, *self._gather_again(missing))
+        entered, window = set(plan.entered), plan.start.segment.plan
+        runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
+        unread = [run for run in runs if run.content is None]
+        now = [run for run in unread if run in entered or run.segment.plan is window]
+        if now:
+            self._keep(now, *self._gather(tuple(Part(*run.place) for run in now)))
+        # The others entered before a restart, or in the lane of another rank.
+        if len(now) < len(unread):
+            old = [run for run in unread if run not in entered and run.segment.plan is not window]
+            self._keep(old, *self._gather_again(old))
         values, ids, numbers, begins, samples = cut(self.schema, plan.pieces)
         self._count(int(begins.sum()), samples)
         position = self._axis.position(plan.start, self._position.label_samples)
