@@ -42,8 +42,8 @@ class Whole:
             if stop < segment.n:
                 break
             sweep_end = sweep_end or (stop > k and axis.ends_sweep(part))
-            if total >= size:
-                break
+            if total >= size or (sweep_end and total == 0):
+                break  # full, or a whole sweep's rest without a single sample, which would never fill it
             following = axis.settle(settled)
             if following is None:
                 break
