@@ -139,6 +139,21 @@ def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
             np.testing.assert_allclose(parameter.numpy(), oracle.w, rtol=1e-9, atol=1e-9)
 
 
+def test_fsadagrad_sets_its_momentum_aside_while_it_is_zero():
+    parameters = tensors(1)
+    learner = FSAdaGrad(parameters, 0.1, [0.9, 0.0, 0.9], 0.99)
+    oracles = [
+        Oracle("fsadagrad", p.numpy(), lr=(0.1, None), variance_momentum=(0.99, None), momentum=None)
+        for p in parameters
+    ]
+    for k, momentum in enumerate([0.9, 0.0, 0.9]):
+        learner.update(4, tensors(k), sweep_end=True)
+        for oracle, gradient, parameter in zip(oracles, tensors(k), parameters, strict=True):
+            oracle.options["momentum"] = (momentum, None)
+            oracle.update(4, gradient.numpy())
+            np.testing.assert_allclose(parameter.numpy(), oracle.w, rtol=1e-9, atol=1e-9)
+
+
 @given(samples=st.integers(1, 300), reference=references)
 def test_linear_rules_do_the_same_with_means_and_sums(samples, reference):
     results = []
