@@ -64,7 +64,7 @@ wheel: setup
 	rm -rf dist build/wheel && mkdir -p build/wheel
 	$(PIP) wheel --no-build-isolation --no-deps -w dist .
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
-	cp -r tests pyproject.toml README.md docs build/wheel/
+	cp -r tests pyproject.toml *.md docs build/wheel/
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
 
 clean:

@@ -60,8 +60,8 @@ def run(stage: Stage) -> list[Answer]:
             unit="B a sequence",
             ours=entries,
             target=Target("ours", "<=", 24.01, "24 B"),
-            note=f"{ctf['sequences']:,} sequences, in a file of {index.stat().st_size / 1e6:.0f} MB, mapped; the header "
-            "and a row a chunk come on top",
+            note=f"{ctf['sequences']:,} sequences, {index.stat().st_size / 1e6:.0f} MB, mapped; header and a row "
+            "a chunk come on top",
         ),
     ]
     index.unlink()
@@ -72,7 +72,7 @@ def run(stage: Stage) -> list[Answer]:
 def said(found: dict[str, float]) -> str:
     """The figures beside the peak."""
     return (
-        f"{found['start'] / 1e6:.0f} MB before the source was opened; chunks held at most {found['held'] / 1e6:.0f} MB; "
+        f"{found['start'] / 1e6:.0f} MB before opening; chunks held at most {found['held'] / 1e6:.0f} MB, "
         f"file-backed pages {found['file'] / 1e6:.0f} MB; {found['samples']:,} samples read"
     )
 

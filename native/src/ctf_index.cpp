@@ -220,10 +220,8 @@ const std::uint8_t* CtfIndexer::match_name(const std::uint8_t* p, const std::uin
     return p;
 }
 
-template <bool Ids, bool Main, bool Lenient>
-bool CtfIndexer::end_line(std::uint64_t line_end, CtfBytes& entries) {
-    const bool counts = (!Main || line_counts_) && !(Lenient && line_blank_);
-    if constexpr (Ids) {
+inline bool CtfIndexer::end_line(std::uint64_t line_end, bool ids, bool counts, CtfBytes& entries) {
+    if (ids) {
         samples_ += counts;
     } else if (counts && !emit(line_, line_start_, line_end, 1, entries)) {
         return false;
@@ -277,7 +275,8 @@ void CtfIndexer::rows(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& 
                 }
                 const std::uint8_t* next = at + 1;
                 if constexpr (Lenient) judge_blank(at);
-                if (!end_line<Ids, Main, Lenient>(offset(next), entries)) return;
+                const bool counts = (!Main || line_counts_) && !(Lenient && line_blank_);
+                if (!end_line(offset(next), Ids, counts, entries)) return;
                 if constexpr (Lenient) {
                     line_blank_ = true;
                     blank_from = next;
@@ -343,16 +342,8 @@ void CtfIndexer::finish(CtfBytes& entries) {
     if (in_name_ && name_matched_ == name_.size()) line_counts_ = true;
     if (line_start_ < bytes_) {
         if (lenient_ && id_found_) line_blank_ = false;
-        const bool main = !name_.empty();
-        if (ids_) {
-            main ? (lenient_ ? end_line<true, true, true>(bytes_, entries) : end_line<true, true, false>(bytes_, entries))
-                 : (lenient_ ? end_line<true, false, true>(bytes_, entries)
-                             : end_line<true, false, false>(bytes_, entries));
-        } else {
-            main ? (lenient_ ? end_line<false, true, true>(bytes_, entries) : end_line<false, true, false>(bytes_, entries))
-                 : (lenient_ ? end_line<false, false, true>(bytes_, entries)
-                             : end_line<false, false, false>(bytes_, entries));
-        }
+        const bool counts = (name_.empty() || line_counts_) && !(lenient_ && line_blank_);
+        end_line(bytes_, ids_, counts, entries);
     }
     if (phase_ != Phase::rows) return;
     if (ids_ && samples_ > 0) emit(key_, sequence_start_, bytes_, samples_, entries);

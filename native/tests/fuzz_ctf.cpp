@@ -225,11 +225,13 @@ void one_round(Random& random) {
     std::vector<std::size_t> values(fields.size(), 0);
     for (std::size_t i = 0; i < n; ++i) {
         const CtfColumns one = parser.parse(input.text, &begin[i], &size[i], &samples[i], 1, 0, -1);
-        require((one.valid.size == 0) == (all.valid.size == 0 || all.valid.data[i] != 0), "valid alone, valid among all");
+        const bool good = all.valid.size == 0 || all.valid.data[i] != 0;
+        require((one.valid.size == 0) == good, "valid alone, valid among all");
         for (std::size_t s = 0; s < fields.size(); ++s) {
             const CtfBytes& mine = one.streams[s].values;
-            require(values[s] + mine.size <= all.streams[s].values.size &&
-                        (mine.size == 0 || std::memcmp(all.streams[s].values.data + values[s], mine.data, mine.size) == 0),
+            const CtfBytes& ours = all.streams[s].values;
+            require(values[s] + mine.size <= ours.size, "as many values alone as among all");
+            require(mine.size == 0 || std::memcmp(ours.data + values[s], mine.data, mine.size) == 0,
                     "the same values alone and among all");
             values[s] += mine.size;
             rows[s] += one.streams[s].samples;

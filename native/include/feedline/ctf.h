@@ -90,8 +90,7 @@ private:
     const std::uint8_t* prologue(const std::uint8_t* p, const std::uint8_t* end);
     template <bool Ids, bool Main, bool Lenient>
     void rows(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries);
-    template <bool Ids, bool Main, bool Lenient>
-    bool end_line(std::uint64_t line_end, CtfBytes& entries);
+    bool end_line(std::uint64_t line_end, bool ids, bool counts, CtfBytes& entries);
     const std::uint8_t* read_id(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries);
     bool id_is_known(CtfBytes& entries);
     const std::uint8_t* match_name(const std::uint8_t* p, const std::uint8_t* end);

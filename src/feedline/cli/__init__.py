@@ -20,9 +20,10 @@ def main() -> None:
         try:
             from feedline.cli.app import app
         except ModuleNotFoundError as error:
-            if error.name not in ("typer", "rich"):
+            package = (error.name or "").partition(".")[0]
+            if package not in ("typer", "rich"):
                 raise
-            print(f"{error.name} is not installed; run: pip install 'feedline[cli]'", file=sys.stderr)
+            print(f"{package} is not installed; run: pip install 'feedline[cli]'", file=sys.stderr)
             raise SystemExit(1) from None
         app(prog_name="feedline")
     except KeyboardInterrupt:

@@ -78,20 +78,21 @@ def copy_speed() -> float:
 
 
 class Stopwatch:
-    """Stands in for a part of a source and adds up the seconds spent in one of its methods."""
+    """Stands in for a part of a source and adds up the seconds spent in each of some methods."""
 
-    def __init__(self, part: Any, method: str) -> None:
+    def __init__(self, part: Any, *methods: str) -> None:
         self._part = part
-        self.seconds = 0.0
-        setattr(self, method, self._timed(getattr(part, method)))
+        self.seconds = dict.fromkeys(methods, 0.0)
+        for method in methods:
+            setattr(self, method, self._timed(method, getattr(part, method)))
 
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
             began = time.perf_counter()
             try:
                 return call(*args)
             finally:
-                self.seconds += time.perf_counter() - began
+                self.seconds[method] += time.perf_counter() - began
 
         return timed
 
@@ -101,9 +102,9 @@ class Stopwatch:
 
 def measure(opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int) -> dict[str, Any]:
     """Feed for ``seconds``; figures in JSON types, times in seconds, speeds in units a second."""
-    planner = Stopwatch(source._packer, "plan")
-    gatherer = Stopwatch(source._chunks, "gather")
-    source._packer, source._chunks = cast(Any, planner), cast(Any, gatherer)
+    # Everything between the order and the arrays goes through here, copies made ahead included.
+    watched = Stopwatch(source._ahead, "plan", "refill", "gather")
+    source._ahead = cast(Any, watched)
     began, cpu = time.perf_counter(), time.process_time()
     first = _next(source, size)
     first_seconds = time.perf_counter() - began
@@ -123,8 +124,8 @@ def measure(opened: Opened, source: MinibatchSource, size: int, seconds: float, 
     parts = {
         "waiting": stats.wait_seconds,
         "mapping": reading,
-        "planning": planner.seconds,
-        "gathering": gatherer.seconds,
+        "planning": watched.seconds["plan"] + watched.seconds["refill"],
+        "gathering": watched.seconds["gather"],
     }
     parts["python"] = max(0.0, wall - sum(parts.values()))
     stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)

@@ -19,7 +19,9 @@ from typing import BinaryIO
 from feedline.errors import DataError
 from feedline.feed.formats.atomic import atomic_file
 
-_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+"""Error numbers of a place that cannot be written."""
+
 _log = logging.getLogger("feedline")
 
 
@@ -54,13 +56,12 @@ def cached_file(
         if found is not None:
             return found
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_foreign(folder)
+            own_folder(folder)
             with atomic_file(path, 0o600, "pass cache=<a folder with room>") as file:
                 write(file)
             return path.open("rb")
         except OSError as error:
-            if error.errno not in _READ_ONLY:
+            if error.errno not in READ_ONLY:
                 raise
             _log.warning("%s cannot be written (%s): made again in a temporary file", path, error.strerror)
     temporary = tempfile.TemporaryFile(prefix="feedline-")  # noqa: SIM115  # handed to the caller
@@ -87,6 +88,17 @@ def _existing(path: Path, usable: Callable[[BinaryIO], bool]) -> BinaryIO | None
         raise
     file.close()
     return None
+
+
+def own_folder(folder: Path) -> None:
+    """Create a cache folder for the user alone, or make sure that nobody else can write there.
+
+    Raises:
+        DataError: others can.
+        OSError: it cannot be created.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_foreign(folder)
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -304,7 +304,10 @@ def test_keys_that_change_unseen_by_the_digest_are_noticed_when_read():
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_a_folder_that_others_can_write_is_refused(tmp_path, mode):
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_that_others_can_write_is_refused(tmp_path, mode, there):
+    if there:
+        join(*some_parts(), cache=tmp_path)
     tmp_path.chmod(mode)
     with pytest.raises(fl.DataError, match="cache folder that only you can write"):
         join(*some_parts(), cache=tmp_path)

@@ -83,7 +83,7 @@ class SyllableCounter(nn.Module):
 def tensors(minibatch: fl.Minibatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Letters (words, longest), places of the last letters (words,), numbers of syllables (words,)."""
     # One-hot samples: the indices of the sparse stream are the letters themselves.
-    value = minibatch["letters"]
+    value: Any = minibatch["letters"]
     letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
     last = torch.from_numpy(value.lengths - 1)
     return letters, last, torch.from_numpy(minibatch["syllables"].indices).long()

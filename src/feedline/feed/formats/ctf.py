@@ -139,8 +139,8 @@ class CTFDeserializer(Deserializer):
         if all(file.index.single for file in self._files):
             return None
         found = np.empty(len(ordinals), np.int64)
-        for _, at, entries in self._look_up(ordinals):
-            found[at] = entries["samples"]
+        for number, at, local in self._by_file(ordinals):
+            found[at] = self._files[number].checked(_samples_at(local))
         return found
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -164,6 +164,9 @@ class CTFDeserializer(Deserializer):
             raise IndexError(
                 f"expected ordinals from 0 to {self._starts[-1] - 1}, got {ordinals.min()} to {ordinals.max()}"
             )
+        if len(self._files) == 1 and len(ordinals):
+            yield 0, np.arange(len(ordinals)), ordinals
+            return
         file_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         for number in np.unique(file_of).tolist():
             at = np.flatnonzero(file_of == number)
@@ -391,6 +394,10 @@ class _File:
 
 def _at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
     return lambda index: index.at(ordinals)
+
+
+def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
+    return lambda index: index.at(ordinals, "samples")
 
 
 def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_File]:

@@ -15,7 +15,6 @@ Layout, little endian::
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.cache import READ_ONLY, own_folder, user_cache
 from feedline.feed.formats.atomic import atomic_file
 from feedline.feed.formats.ctf_errors import describe_index_error, read_exactly
 
@@ -52,7 +52,6 @@ _CRC_END = 12  # magic and the header's checksum
 _HAS_IDS, _SINGLE = 1, 2
 _BLOCK = 4 << 20
 _SAMPLE = 64 << 10
-_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 _log = logging.getLogger("feedline")
 
@@ -165,8 +164,8 @@ class CtfIndex:
             self._checked[chunk] = True
         return entries
 
-    def at(self, ordinals: NDArray[np.int64]) -> NDArray[Any]:
-        """The `ENTRY` records of sequences, each ``0 <= ordinal < sequences``: a checked copy.
+    def at(self, ordinals: NDArray[np.int64], field: str | None = None) -> NDArray[Any]:
+        """The `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
 
         Raises:
             DamagedIndexError: they are not what was written.
@@ -174,7 +173,7 @@ class CtfIndex:
         if not self._checked.all():
             for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
-        return self._entries[ordinals]
+        return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.
@@ -235,13 +234,13 @@ def open_index(
             target = place(path, options)
             try:
                 if place is not _beside:
-                    _own_folder(target.parent)
+                    own_folder(target.parent)
                 mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o666 | 0o600
                 hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
                 with atomic_file(target, mode, hint) as file:
                     return _build(text, path, options, file, progress)
             except OSError as error:
-                if error.errno not in _READ_ONLY:
+                if error.errno not in READ_ONLY:
                     raise
                 refusal = error
         raise DataError(
@@ -264,24 +263,7 @@ def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
 
 
 def _in_user_cache(path: Path, options: IndexOptions) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return _in_folder(Path(root) / "feedline", path, options)
-
-
-def _own_folder(folder: Path) -> None:
-    """Create the cache folder for the user alone, or make sure that nobody else can write there."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(folder):
-        raise DataError(
-            f"expected a cache folder that only you can write, got {folder}",
-            path=str(folder),
-            hint="pass cache=<a folder of yours>, or take the others' right to write away (chmod go-w)",
-        )
-
-
-def _is_ours(folder: Path) -> bool:
-    status = folder.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return _in_folder(user_cache(), path, options)
 
 
 def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | None:

@@ -223,6 +223,7 @@ class UserDeserializer(Deserializer):
                 f"expected {expected[first]} samples, as {said} says, got {got[first]} from get_chunk({number})",
                 path=self.name,
                 sequence=int(self._starts[number]) + first,
+                hint=None if self._has_lengths else "define chunk_lengths: these sequences are ragged",
             )
 
 

@@ -125,11 +125,11 @@ class _Walk:
             stop = min(b, _beyond(owned, a, missing))
             if stop > a:
                 runs.append(Run(owned.segment, a, stop))
-                missing -= runs[-1].samples
+                missing -= runs[-1].ends[-1]
                 self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
             self.cursor = settled._replace(k=k)
-            if k == segment.n and segment.plan.last and segment.start + k == segment.plan.count:
+            if k == segment.n and segment.start + k == segment.plan.count and segment.plan.last:
                 self.passed_end = self.passed_end or stop == 0 or owned.whole(stop - 1) + 1 < k
         return runs
 

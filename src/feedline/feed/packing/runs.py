@@ -1,8 +1,8 @@
 """Runs and lanes: what truncated BPTT keeps between minibatches.
 
 A lane is a queue of runs, a run is some sequences of one segment that entered a lane together. Lanes are values:
-taking from one makes another. What a run holds is read once, when it enters, and kept with it, so that a sequence
-much longer than its window's life needs no chunk again.
+taking from one makes another. What a run holds is read once, when it enters, and kept, together with what enters
+other lanes in the same minibatch, so that a sequence that outlives its window needs no chunk again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Content(NamedTuple):
     """What a run holds, once read.
 
     Attributes:
-        values: one value per stream, all with the same rows, of the readable sequences of the run.
-        ends: row of ``values`` at which each sequence begins, and their number of rows; an unreadable one has none.
+        values: one value per stream, all with the same rows, of readable sequences: those of the run and of others.
+        ends: row of ``values`` at which each sequence of the run begins, and the last ends; an unreadable one has none.
     """
 
     values: dict[str, Value]
@@ -51,15 +51,15 @@ class Run:
         self.content: Content | None = None
 
     @property
-    def samples(self) -> int:
-        """Samples of all its sequences."""
-        return self.ends[-1]
+    def place(self) -> tuple[Segment, int, int]:
+        """Which sequences."""
+        return self.segment, self.a, self.b
 
     @property
     def ends_sweep(self) -> bool:
         """Whether it holds the last sequence of a sweep."""
         segment = self.segment
-        return segment.plan.last and int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count
+        return int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count and segment.plan.last
 
 
 class Piece(NamedTuple):

@@ -93,16 +93,16 @@ class WindowPlan:
         starts: int64 (k + 1,), first local place of each of these chunks.
         first: ordinal, in the order of the sweep, of the window's first sequence.
         count: sequences delivered by this window.
-        last: no window follows in this sweep.
+        last: no sequence follows in this sweep.
     """
 
     __slots__ = (
         "_cut",
+        "_last",
         "_make_cut",
         "chunks",
         "count",
         "first",
-        "last",
         "number",
         "position",
         "starts",
@@ -117,14 +117,20 @@ class WindowPlan:
         position: int,
         starts: Ints,
         first: int,
-        last: bool,
+        last: bool | Callable[[], bool],
         make_cut: Callable[[], Callable[[int, int], Any]],
     ) -> None:
         self.sweep, self.number, self.chunks, self.position = sweep, number, chunks, position
-        self.starts, self.first, self.count, self.last = starts, first, int(starts[-1]), last
+        self.starts, self.first, self.count, self._last = starts, first, int(starts[-1]), last
         # The permutation is made at the first use: looking ahead for chunks to read needs none.
         self._make_cut = make_cut
         self._cut: Callable[[int, int], Any] | None = None
+
+    @property
+    def last(self) -> bool:  # noqa: D102  # see the class
+        if callable(self._last):  # where only reading what follows tells, that is put off to the window's end
+            self._last = self._last()
+        return self._last
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """Places a..b-1 of the window's order: position in ``chunks`` and index in that chunk."""
@@ -144,12 +150,15 @@ class Segment:
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
+        bounds: ``ends`` as a list: planning looks up a few numbers a minibatch, which is where arrays are slow.
         slots: uint32 (n,), where the chunk of each sequence is held, once it is.
+        held: the slots of the window's chunks that ``slots`` was looked up in; readers tell by it whether they are
+            still those.
         at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
             None: they are consecutive.
     """
 
-    __slots__ = ("at", "ends", "index", "n", "ordinals", "place", "plan", "slots", "start")
+    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
@@ -157,7 +166,9 @@ class Segment:
         self.place, self.index = plan.locate(start, start + n)
         self.ordinals = chunk_ordinals[self.place] + self.index
         self.ends: Ints | None = None
+        self.bounds: list[int] | None = None
         self.slots: NDArray[np.uint32] | None = None
+        self.held: NDArray[np.uint32] | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
@@ -165,12 +176,17 @@ class Segment:
         part = object.__new__(Segment)
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
-        part.slots = None if self.slots is None else self.slots[which]
-        part.ends = None
+        part.slots, part.held = None if self.slots is None else self.slots[which], self.held
+        part.ends = part.bounds = None
         if self.ends is not None:
-            part.ends = np.zeros(len(which) + 1, np.int64)
-            np.cumsum(np.diff(self.ends)[which], out=part.ends[1:])
+            part.set_lengths(np.diff(self.ends)[which])
         return part
+
+    def set_lengths(self, lengths: Ints) -> None:
+        """Say that sequences have these numbers of samples, int64 (n,), not one each."""
+        self.ends = np.zeros(self.n + 1, np.int64)
+        np.cumsum(lengths, out=self.ends[1:])
+        self.bounds = self.ends.tolist()
 
     def places(self, a: int, b: int) -> Ints:
         """Places in the window of the sequences a..b-1."""
@@ -181,6 +197,10 @@ class Segment:
     def samples(self) -> int:
         """Samples of all its sequences."""
         return self.n if self.ends is None else int(self.ends[-1])
+
+    def before(self, k: int) -> int:
+        """Samples of its sequences before index ``k``."""
+        return k if self.bounds is None else self.bounds[k]
 
 
 class Timeline(abc.ABC):
@@ -211,14 +231,12 @@ class Timeline(abc.ABC):
             return self.window_at(plan.sweep + 1, 0)
         return self.window_at(plan.sweep, plan.first + plan.count)
 
-    def ends_sweep(self, plan: WindowPlan) -> bool:
-        """Whether no sequence follows the window in its sweep."""
-        return plan.last
-
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
-        """Chunks of the windows that follow, window by window without end; reads and permutes nothing."""
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
+        """Chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
+            if max_sweeps is not None and plan.sweep >= max_sweeps:
+                return
             yield plan.chunks
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:

@@ -41,7 +41,6 @@ class UnsizedOrder(Timeline):
         super().__init__(ChunkTable([]), seed, shuffle, window)
         self._width = window.chunks if shuffle else 1
         self._total, self._count = chunks, count
-        self._ends: tuple[WindowPlan, bool] | None = None
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
         """Chunk numbers of a window, in its order; reads nothing."""
@@ -75,32 +74,29 @@ class UnsizedOrder(Timeline):
                 return lambda a, b: np.arange(a, b, dtype=np.int64)
             return permutation(_native.hash_key([self.seed, sweep, SEQUENCES, number]), int(starts[-1]))
 
-        last = number + 1 == self.windows
-        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, last, make_cut)
+        def is_last() -> bool:
+            following = range(number + 1, self.windows)
+            return not any(self._count(self.chunks_of(sweep, after)).any() for after in following)
+
+        return WindowPlan(sweep, number, chunks, number * self._width, starts, 0, is_last, make_cut)
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
         """See `Timeline.window_after`; passes over windows without sequences."""
         for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
-            following = (plan.sweep + 1, 0) if plan.last else (plan.sweep, plan.number + 1)
-            plan = self._window(*following)
+            plan = self._window(*self._after(plan.sweep, plan.number))
             if plan.count:
                 return plan
         raise DataError("expected at least one sequence, got none in any chunk")
 
-    def ends_sweep(self, plan: WindowPlan) -> bool:
-        """See `Timeline.ends_sweep`; reads what follows until a window has sequences."""
-        if self._ends is None or self._ends[0] is not plan:
-            following = range(plan.number + 1, self.windows)
-            ends = not any(self._count(self.chunks_of(plan.sweep, number)).any() for number in following)
-            self._ends = plan, ends
-        return self._ends[1]
+    def _after(self, sweep: int, number: int) -> tuple[int, int]:
+        return (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
 
-    def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
+    def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
-        sweep, number = plan.sweep, plan.number
-        while True:
-            sweep, number = (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
+        sweep, number = self._after(plan.sweep, plan.number)
+        while max_sweeps is None or sweep < max_sweeps:
             yield self.chunks_of(sweep, number)
+            sweep, number = self._after(sweep, number)
 
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """See `Timeline.segment`."""
@@ -110,4 +106,4 @@ class UnsizedOrder(Timeline):
         """See `Timeline.position_of`."""
         if place < plan.count:
             return plan.sweep, place, plan.number
-        return (plan.sweep + 1, 0, 0) if self.ends_sweep(plan) else (plan.sweep, 0, plan.number + 1)
+        return (plan.sweep + 1, 0, 0) if plan.last else (plan.sweep, 0, plan.number + 1)

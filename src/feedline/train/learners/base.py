@@ -104,6 +104,7 @@ class Learner(ABC):
 
     Attributes:
         lr: the schedule; see `reset_learning_rate`.
+        scale: factor on whatever the schedule says, 1 at first; controllers lower it.
         samples: counted so far.
         minibatches: updates so far.
         sweeps: updates so far that were told of a sweep's end.
@@ -153,6 +154,7 @@ class Learner(ABC):
         at_least_zero("noise", min(self._noise.numbers))
         self._noise_key = f"{int(seed)}\n" + "\n".join(self._parameters)
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
+        self.scale = 1.0
         self._lr_start = (0, 0)  # samples and sweeps at which the schedule was set
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]
@@ -177,7 +179,7 @@ class Learner(ABC):
 
     def learning_rate(self) -> float:
         """The number that the schedule says for the next update, for a minibatch of the reference size."""
-        return self.lr[self._lr_position()]
+        return self.lr[self._lr_position()] * self.scale
 
     def reset_learning_rate(self, lr: Schedule | Values) -> None:
         """Go on with another schedule, which starts here: its count 0 is the present.
@@ -252,7 +254,7 @@ class Learner(ABC):
 
     def _rate(self, samples: int) -> float:
         """The rate of this minibatch for mean gradients."""
-        return self.lr.rate(self._lr_position(), samples)
+        return self.lr.rate(self._lr_position(), samples) * self.scale
 
     def _lr_position(self) -> Position:
         seen, sweeps = self.samples - self._lr_start[0], self.sweeps - self._lr_start[1]
@@ -350,6 +352,7 @@ class Learner(ABC):
             "minibatches": self.minibatches,
             "sweeps": self.sweeps,
             "lr": {**self.lr.to_json(), "start": list(self._lr_start)} if self._lr_was_reset else None,
+            "scale": self.scale,
             "own": own,
             "tensors": tensors,
         }
@@ -363,7 +366,7 @@ class Learner(ABC):
             StateError: the state is of another rule or format, of other parameters, or incomplete. Nothing has
                 changed then.
         """
-        keys = ("format", "rule", "parameters", "samples", "minibatches", "sweeps", "lr", "own", "tensors")
+        keys = ("format", "rule", "parameters", "samples", "minibatches", "sweeps", "lr", "scale", "own", "tensors")
         missing = [key for key in keys if key not in state]
         if missing:
             raise StateError(f"expected a learner's state, got one without {', '.join(missing)}")
@@ -382,6 +385,7 @@ class Learner(ABC):
         if schedule is not None:
             self.lr, self._lr_start, self._lr_was_reset = schedule, start, True
         self.samples, self.minibatches, self.sweeps = (int(state[k]) for k in ("samples", "minibatches", "sweeps"))
+        self.scale = float(state["scale"])
 
     def _lr_of(self, saved: Any) -> tuple[Schedule | None, tuple[int, int]]:
         if saved is None:

@@ -1,0 +1,323 @@
+"""inspect, convert, plan and bench on small files, through the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.testing import bytes_digest
+from tests.cli.shell import ENV, feedline, start
+
+LENGTHS = [1, 2, 3, 3, 3, 40, 7, 1, 100, 12] * 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def ctf(folder):
+    rng = np.random.default_rng(0)
+    path = folder / "words.ctf"
+    fl.write_ctf(
+        path,
+        word=fl.Value.one_hot([rng.integers(9, size=n) for n in LENGTHS[:-1]] + [np.full(12, 8)], 9),
+        label=rng.normal(size=(len(LENGTHS), 2)).astype("f4"),
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def npz(folder):
+    path = folder / "arrays.npz"
+    np.savez(path, x=np.arange(600, dtype="f4").reshape(300, 2), y=np.arange(300))
+    return path
+
+
+def document(*args, **options):
+    return json.loads(feedline(*args, "--json", **options).stdout)
+
+
+# ---- inspect ------------------------------------------------------------------------------------------
+
+
+def test_inspect_counts(ctf):
+    found = document("inspect", ctf)
+    assert (found["format"], found["sequences"], found["samples"]) == ("ctf", len(LENGTHS), sum(LENGTHS))
+    assert [(s["name"], s["shape"], s["sparse"]) for s in found["streams"]] == [
+        ("word", [9], True),
+        ("label", [2], False),
+    ]
+    assert found["streams_guessed"]
+    lengths = found["lengths"]
+    assert (lengths["min"], lengths["max"], lengths["mean"]) == (1, 100, pytest.approx(np.mean(LENGTHS)))
+    for row in lengths["histogram"]:
+        assert row["sequences"] == sum(row["from"] <= n <= row["to"] for n in LENGTHS)
+    assert sum(row["sequences"] for row in lengths["histogram"]) == len(LENGTHS)
+    assert found["bytes"] <= ctf.stat().st_size
+
+
+def test_inspect_shows_the_first_sequences(ctf):
+    corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), label=fl.Stream(2))
+    found = document("inspect", ctf, "--stream", "word=9:sparse", "--stream", "label=2", "--preview", "3")
+    assert not found["streams_guessed"]
+    assert len(found["preview"]) == 3
+    chunk = corpus.read(0)
+    for i, shown in enumerate(found["preview"]):
+        word = chunk["word"].sequences()[i]
+        assert shown["streams"]["word"]["samples"] == LENGTHS[i]
+        assert [[cell[0] for cell in row] for row in shown["streams"]["word"]["first"]] == [
+            [index] for index in word.indices[:4].tolist()
+        ]
+        assert shown["streams"]["label"]["first"] == chunk["label"].rows[i : i + 1].tolist()
+
+
+def test_inspect_for_people(ctf):
+    out = feedline("inspect", ctf).stdout
+    assert "guessed" in out
+    assert "lengths in samples: 1 to 100" in out
+    assert "█" in out or "#" in out
+
+
+def test_inspect_arrays(npz):
+    found = document("inspect", npz, "--preview", "0")
+    assert (found["format"], found["random_access"], found["sequences"]) == ("npz", True, 300)
+    assert found["lengths"]["histogram"] == [{"from": 1, "to": 1, "sequences": 300}]
+    assert found["preview"] == []
+
+
+def test_inspect_names_unreadable_sequences(tmp_path):
+    path = tmp_path / "bad.ctf"
+    path.write_text("0\t|x 1 2\n1\t|x 1 oops\n2\t|x 3 4\n")
+    found = document("inspect", path, "--stream", "x=2")
+    assert "oops" not in str(found["preview"][0])
+    assert "bad.ctf:2" in found["preview"][1]["error"]
+
+
+# ---- convert ------------------------------------------------------------------------------------------
+
+
+def sweep(corpus):
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
+        return bytes_digest(source.minibatches(64))
+
+
+def test_convert_ctf(ctf, tmp_path):
+    found = document("convert", ctf, tmp_path / "store")
+    assert (found["sequences"], found["samples"], found["skipped"]) == (len(LENGTHS), sum(LENGTHS), 0)
+    text = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), label=fl.Stream(2))
+    assert sweep(fl.StoreDeserializer(tmp_path / "store")) == sweep(text)
+
+
+def test_convert_refuses_to_replace_unless_told(npz, tmp_path):
+    feedline("convert", npz, tmp_path / "store")
+    done = feedline("convert", npz, tmp_path / "store", code=1)
+    assert "Traceback" not in done.stderr
+    assert "store" in done.stderr
+    feedline("convert", npz, tmp_path / "store", "--overwrite")
+
+
+def test_convert_csv_columns(tmp_path):
+    csv = tmp_path / "table.csv"
+    csv.write_text("a,b,c\n" + "".join(f"{i},{2 * i},{i % 3}\n" for i in range(50)))
+    found = document("convert", csv, tmp_path / "store", "--stream", "x=a,b", "--stream", "y=c")
+    assert found["streams"] == ["x", "y"]
+    chunk = fl.StoreDeserializer(tmp_path / "store").read(0)
+    assert chunk["x"].rows.tolist() == [[i, 2 * i] for i in range(50)]
+    assert chunk["y"].rows.tolist() == [i % 3 for i in range(50)]
+
+
+def test_convert_leaves_nothing_of_damaged_data(tmp_path):
+    path = tmp_path / "bad.ctf"
+    path.write_text("0\t|x 1 2\n1\t|x 1 oops\n2\t|x 3 4\n")
+    done = feedline("convert", path, tmp_path / "store", "--stream", "x=2", code=1)
+    assert "bad.ctf:2" in done.stderr
+    assert done.stdout == ""
+    assert not [p for p in tmp_path.iterdir() if "store" in p.name]
+    found = document("convert", path, tmp_path / "store", "--stream", "x=2", "--skip-errors")
+    assert (found["sequences"], found["skipped"]) == (2, 1)
+
+
+# ---- plan ---------------------------------------------------------------------------------------------
+
+
+def delivered(corpus, steps, size=64, **options):
+    with fl.MinibatchSource(corpus, **options) as source:
+        return [
+            (m.ids.tolist(), m.num_samples, m.position.samples)
+            for m, _ in zip(source.minibatches(size), range(steps), strict=False)
+        ]
+
+
+def planned(*args):
+    return [(s["ids"], s["num_samples"], s["position"]["samples"]) for s in document("plan", *args)["steps"]]
+
+
+def test_plan_says_what_is_delivered(ctf):
+    corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), chunk_size=1024)
+    options = {"seed": 5, "shuffle": fl.Window(bytes=4096), "partition": (1, 2)}
+    expected = delivered(corpus, 12, **options)
+    common = ("--seed", 5, "--size", 64, "--window", "bytes=4k", "--chunk-size", "1k", "--partition", "1/2")
+    assert planned(ctf, "--at", 7, "--steps", 5, *common) == expected[7:12]
+    shown = document("plan", ctf, "--at", f"samples:{expected[9][2]}", *common)["steps"]
+    assert [shown[0]["ids"], shown[0]["step"]] == [expected[9][0], 0]
+
+
+def test_plan_of_arrays(npz):
+    expected = delivered(fl.open_corpus(npz), 6, seed=2)
+    assert planned(npz, "--seed", 2, "--size", 64, "--at", 4, "--steps", 2) == expected[4:]
+    assert planned(npz, "--size", 64, "--window", "none")[0][0] == list(range(64))
+    assert planned(npz, "--size", 64, "--window", "all", "--seed", 2, "--at", 4) == expected[4:5]
+    assert "step 4 " in feedline("plan", npz, "--at", 4).stdout
+
+
+def test_one_window_over_text(ctf):
+    (found,) = planned(ctf, "--chunk-size", "1k", "--size", 10000, "--window", "all")
+    corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), chunk_size=1024)
+    assert len(corpus.chunks()) > 3
+    ((expected, *_),) = delivered(corpus, 1, size=10000, shuffle=fl.Window(chunks=len(corpus.chunks())))
+    assert found[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--at", "now"], "--at N"),
+        (["--window", "some"], "--window bytes=N"),
+        (["--window", "bytes=0"], "at least 1"),
+        (["--partition", "2/2"], "0 <= I < K"),
+        (["--order", "mine"], "feedline"),
+        (["--stream", "x"], "NAME=SHAPE"),
+        (["--stream", "x=2", "--stream", "x=2"], "twice"),
+        (["--stream", "x=2:float99"], "float99"),
+        (["--stream", "x=two"], "28x28"),
+    ],
+)
+def test_what_cannot_be_read_is_said(npz, arguments, expected):
+    done = feedline("plan", npz, *arguments, code=1)
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- bench --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ctf", "npz"])
+def test_bench_accounts_for_its_time(kind, request):
+    found = document("bench", request.getfixturevalue(kind), "--seconds", "0.3", "--size", "32")
+    assert found["samples"] > 0
+    assert found["minibatches"] > 0
+    assert sum(found["time"].values()) >= found["seconds"] * 0.999
+    assert found["samples_per_second"] == pytest.approx(found["samples"] / found["seconds"])
+    assert found["share_of_copy"] == pytest.approx(
+        found["delivered_bytes"] / found["seconds"] / found["copy_bytes_per_second"]
+    )
+    assert found["private_bytes_peak"] > 0
+    assert found["time"]["gathering"] > 0
+    assert found["time"]["planning"] > 0
+    assert found["indexed"] in (False, kind == "ctf")
+
+
+def test_bench_for_people(npz):
+    out = feedline("bench", npz, "--seconds", "0.2").stdout
+    assert "where the caller's time goes" in out
+    assert "copies" in out
+
+
+# ---- how commands end ---------------------------------------------------------------------------------
+
+
+def test_errors_are_messages_and_debug_shows_more(tmp_path):
+    done = feedline("inspect", tmp_path / "none.ctf", "--json", code=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("DataError: expected a readable file")
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in feedline("inspect", tmp_path / "none.ctf", "--debug", code=1).stderr
+
+
+def test_wrong_usage():
+    assert "Usage" in feedline("plan", code=2).stderr
+    assert "No such option" in feedline("inspect", "x", "--nonsense", code=2).stderr
+
+
+def test_version_and_help():
+    assert feedline("--version").stdout.strip() == f"feedline {fl.__version__}"
+    out = feedline("--help").stdout
+    for command in ("inspect", "convert", "plan", "bench", "demo"):
+        assert command in out
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_missing_packages_are_named(package):
+    code = f"import sys; sys.modules[{package!r}] = None; from feedline.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENV, timeout=60)
+    assert done.returncode == 1
+    assert "pip install 'feedline[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c(tmp_path):
+    path = tmp_path / "text.ctf"
+    fl.write_ctf(path, x=np.ones((1000, 2), "f4"))
+    process = start("bench", path, "--seconds", "80")
+    try:
+        wait_until(lambda: list(tmp_path.glob("*.feedline-index")))  # the command is at work
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert out == ""
+    assert err.strip() == "interrupted"
+
+
+def test_a_reader_that_leaves_is_no_crash(npz):
+    process = start("plan", npz, "--steps", "5000", "--size", "64", "--json")
+    assert process.stdout.read(1) == "{"
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_bars_on_a_terminal_and_json_beside_them(ctf, tmp_path):
+    copy = tmp_path / "fresh.ctf"  # has no index yet, so that there is something to wait for
+    copy.write_bytes(ctf.read_bytes())
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "feedline", "inspect", str(copy), "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**ENV, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    out = process.stdout.read()
+    process.stdout.close()
+    drawn = b""
+    try:
+        while part := os.read(ours, 4096):
+            drawn += part
+    except OSError:  # how Linux says that nobody holds the other end
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    assert json.loads(out)["sequences"] == len(LENGTHS)
+    assert b"indexing" in drawn
+
+
+def wait_until(condition, seconds=60):
+    stop = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < stop, "waited in vain"
+        time.sleep(0.01)
