@@ -501,13 +501,13 @@ def with_tensors(change):
         (planted("rule", "sgd"), "rule .*saved: +'sgd'"),
         (lambda state: state | {"parameters": state["parameters"][::-1]}, "another order"),
         (lambda state: state | {"parameters": [["0", [3, 3]], *state["parameters"][1:]]}, r"saved:.*\[3, 3\]"),
-        (planted("own", {"updates": [1], "begun": [True]}), "other numbers"),
+        (planted("own", {"updates": [1], "weight": [1], "begun": [True]}), "other numbers"),
         (planted("lr", {"values": []}), "under 'lr'"),
-        (with_tensors(lambda t: t | {"momentum.9": torch.ones(1)}), "no parameter: 'momentum.9'"),
-        (with_tensors(lambda t: t | {"momentum.0": torch.ones(1)}), "another tensor 'momentum.0'"),
-        (with_tensors(lambda t: t | {"momentum.0": t["momentum.0"].float()}), "float32"),
+        (with_tensors(lambda t: t | {"mean.9": torch.ones(1)}), "no parameter: 'mean.9'"),
+        (with_tensors(lambda t: t | {"mean.0": torch.ones(1)}), "another tensor 'mean.0'"),
+        (with_tensors(lambda t: t | {"mean.0": t["mean.0"].float()}), "float32"),
         (with_tensors(lambda t: {k: v for k, v in t.items() if k != "variance.1"}), "lost tensors: 'variance.1'"),
-        (with_tensors(lambda t: {}), "lost tensors: 'momentum.0'"),
+        (with_tensors(lambda t: {}), "lost tensors: 'mean.0'"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(damage, says):
