@@ -58,7 +58,7 @@ def test_what_is_no_corpus_is_refused():
         fl.MinibatchSource("train.ctf")
     with pytest.raises(fl.DataError, match="at least one sequence"):
         fl.MinibatchSource(CountedCorpus([], [0]))
-    with pytest.raises(ValueError, match="at least 1 sample"):
+    with pytest.raises(ValueError, match="minibatch size of at least 1"):
         source().next_minibatch(0)
 
 

@@ -132,6 +132,20 @@ def select_by_chunk(
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 
+def whole_number(what: str, value: Any, least: int) -> int:
+    """An argument as an int.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is below ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"expected {what} as an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"expected {what} of at least {least}, got {value}")
+    return int(value)
+
+
 def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
     """int64 (chunks + 1,): ordinal of the first sequence of each chunk, and of one behind the last."""
     return np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])

@@ -70,7 +70,7 @@ class Axis:
         max_samples: int | None = None,
     ) -> None:
         self.timeline = timeline
-        self._lengths = lengths
+        self.lengths = lengths
         self.max_sweeps = max_sweeps
         self.max_samples = max_samples
 
@@ -158,7 +158,7 @@ class Axis:
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """The segment of ``plan`` from its place ``start``, of at most ``most`` sequences, with its lengths."""
         segment = self.timeline.segment(plan, start, most)
-        lengths = self._lengths(segment)
+        lengths = self.lengths(segment)
         if lengths is not None:
             segment.set_lengths(lengths)
         return segment
