@@ -173,7 +173,8 @@ NAMES: dict[str, Names] = {
             "`cacheIndex`, `skipSequenceIds`, `maxErrors` and `chunkSizeInBytes` are refused; the index is "
             "feedline's",
             "MinibatchSource.next_minibatch": "sizes from 2**31 are refused without an end; the dictionary of the call "
-            "before is not cleared; a worker gets `{}` only at the end, or where it owns nothing in a whole sweep; under truncation each piece is a row of its own, and sparse data stays sparse",
+            "before is not cleared; a worker gets `{}` only at the end, or where it owns "
+            "nothing in a whole sweep; under truncation each piece is a row of its own, and sparse data stays sparse",
             "UserDeserializer": "randomized, the order is feedline's, in windows of chunks that never cross a sweep; "
             "several workers get every sequence once (CNTK: the process dies)",
         },
@@ -216,7 +217,14 @@ NAMES: dict[str, Names] = {
     "cntk.train": Names(
         provided="DataUnit",
         absent=_all(
-            "CheckpointConfig CrossValidationConfig TestConfig Trainer TrainingSession minibatch_size_schedule "
+            "CheckpointConfig CrossValidationConfig TestConfig Trainer TrainingSession minibatch_size_schedule",
+            _TRAINING,
+        ),
+    ),
+    "cntk.train.training_session": Names(
+        provided="DataUnit",
+        absent=_all(
+            "CheckpointConfig CrossValidationConfig TestConfig TrainingSession minibatch_size_schedule "
             "training_session",
             _TRAINING,
         ),

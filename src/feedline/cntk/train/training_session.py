@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+from feedline.cntk._names import explain
 
 __all__ = ["DataUnit"]
 
@@ -13,3 +16,7 @@ class DataUnit(enum.IntEnum):
     sweep = 0
     sample = 1
     minibatch = 2
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.train.training_session", name)
