@@ -16,4 +16,5 @@ QUESTIONS = (
     "memory",
     "startup",
     "loader_peers",
+    "learners",
 )

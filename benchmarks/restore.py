@@ -1,16 +1,17 @@
 """How long does restoring at 90 % of a sweep take, for 10^5 to 10^9 sequences?
 
-Limit: 20 ms over opening the source, whatever the number. Unit: milliseconds of wall time from a source that has just
-been opened to its first minibatch after `load_state_dict`. Measured: a synthetic corpus whose chunks (up to 10^6
-sequences) are views of one array, so that nothing but the feed's own work is timed; shuffled as a whole, and in windows
-of one chunk for a corpus that has to be read; medians over fresh sources. Opening, and the first minibatch of a source
-that starts at the beginning, are given beside it.
+Limit: 20 ms over opening the source, whatever the number. Unit: milliseconds of CPU time, all threads counted, from a
+source that has just been opened to its first minibatch after `load_state_dict`; wall time is in the notes. Measured: a
+synthetic corpus whose chunks (up to 10^6 sequences) are views of one array, so that nothing but the feed's own
+work is timed; shuffled as a whole, and in windows of one chunk for a corpus that has to be read; medians over fresh
+sources. Opening, and the first minibatch of a source that starts at the beginning, are given beside it.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +58,10 @@ def run(stage: Stage) -> list[Answer]:
     answers = []
     for whole in (True, False):
         for exponent in exponents:
-            opened, fresh, restored = [], [], []
-            for _ in range(stage.rounds(7)):
-                a, b, c = once(10**exponent, whole)
-                opened.append(a)
-                fresh.append(b)
-                restored.append(c)
+            once(10**exponent, whole)
+            took = [once(10**exponent, whole) for _ in range(stage.rounds(9))]
+            opened, fresh, restored = ([one[k].cpu for one in took] for k in range(3))
+            wall = statistics.median(one[2].wall for one in took)
             answers.append(
                 Answer(
                     question=f"restore at 90 % of 10^{exponent}, {'whole shuffle' if whole else 'windows'}",
@@ -72,14 +71,21 @@ def run(stage: Stage) -> list[Answer]:
                     peer_value=statistics.median(fresh),
                     target=Target("ours", "<=", 20, "20 ms"),
                     spread=spread(restored),
-                    detail={"open_ms": opened, "fresh_ms": fresh, "restore_ms": restored},
-                    note=f"opening took {statistics.median(opened):.2f} ms",
+                    detail={"open_ms": opened, "fresh_ms": fresh, "restore_ms": restored, "wall_ms": wall},
+                    note=f"{wall:.2f} ms on the wall clock; opening took {statistics.median(opened):.2f} ms",
                 )
             )
     return answers
 
 
-def once(n: int, whole: bool) -> tuple[float, float, float]:
+class Took(NamedTuple):
+    """Milliseconds."""
+
+    cpu: float
+    wall: float
+
+
+def once(n: int, whole: bool) -> tuple[Took, Took, Took]:
     """Milliseconds: opening, first minibatch of a fresh source, state and first minibatch of a restored one."""
     shuffle: bool | fl.Window = True if whole else fl.Window(chunks=1)
     corpora = [Synthetic(n, whole) for _ in range(3)]
@@ -90,17 +96,27 @@ def once(n: int, whole: bool) -> tuple[float, float, float]:
     with source(0) as saved:
         saved.seek(fl.Position(0, int(n * 0.9), int(n * 0.9)))
         state = saved.state_dict()
-    t0 = time.perf_counter()
+    t0 = clocks()
     fresh = source(1)
-    t1 = time.perf_counter()
+    t1 = clocks()
     fresh.next_minibatch(256)
-    t2 = time.perf_counter()
+    t2 = clocks()
     restored = source(2)
-    t3 = time.perf_counter()
+    t3 = clocks()
     restored.load_state_dict(state)
     first = restored.next_minibatch(256)
-    t4 = time.perf_counter()
+    t4 = clocks()
     assert first.position.ordinal == int(n * 0.9)
     fresh.close()
     restored.close()
-    return (t1 - t0) * 1e3, (t2 - t1) * 1e3, (t4 - t3) * 1e3
+    return between(t0, t1), between(t1, t2), between(t3, t4)
+
+
+def clocks() -> tuple[float, float]:
+    """CPU and wall, in seconds."""
+    return time.process_time(), time.perf_counter()
+
+
+def between(a: tuple[float, float], b: tuple[float, float]) -> Took:
+    """From one reading of the clocks to another."""
+    return Took((b[0] - a[0]) * 1e3, (b[1] - a[1]) * 1e3)

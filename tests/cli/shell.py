@@ -27,17 +27,17 @@ def feedline(*args, code=0, **options):
     return done
 
 
-def start(*args, **options):
-    """Starts the command in a session of its own."""
+def start(*args, in_background=False):
+    """Starts the command in a session of its own; in the background of a shell, SIGINT is ignored from the start."""
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if in_background else []
     return subprocess.Popen(
-        [sys.executable, "-m", "feedline", *map(str, args)],
+        [*shell, sys.executable, "-m", "feedline", *map(str, args)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=ENV,
         start_new_session=True,
-        **options,
     )
 
 

@@ -197,7 +197,7 @@ def test_another_order_is_found_out(monkeypatch, capsys, tmp_path):
 def at_work(tmp_path):
     """A demo that has got as far as training: its process, and the folder that all its processes name."""
     pytest.importorskip("torch")
-    process = start("demo", "--quick", "--out", tmp_path / "demo-out")
+    process = start("demo", "--quick", "--out", tmp_path / "demo-out", in_background=True)
     stop = time.monotonic() + 60
     try:
         while not any((tmp_path / "demo-out").glob("work-*/ledger-0-of-1")):
@@ -220,7 +220,7 @@ def gone(word, seconds=20):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_interrupted_it_leaves_nothing(at_work, number, code):
     process, folder = at_work
     os.killpg(process.pid, number)
@@ -251,6 +251,22 @@ def test_a_process_that_fails_is_told(tmp_path):
     ):
         list(child.messages())
     assert "exit code 1" in str(caught.value)
+
+
+def test_a_silent_process_ends_with_its_parent():
+    code = "import time; from feedline.cli.demo.processes import end_with_parent as e; e(); print('up', flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code + "; time.sleep(60)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
+    )
+    try:
+        assert child.stdout.readline() == b"up\n"
+        assert child.poll() is None
+        child.stdin.close()  # as when the parent is gone
+        assert child.wait(timeout=20) == 1
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
 
 
 def test_missing_packages_are_named(tmp_path):

@@ -86,5 +86,5 @@ def test_unknown_sizes_cannot_be_planned():
     source = fl.MinibatchSource(Hidden([1] * 6, [3, 3]))
     with pytest.raises(ValueError, match="without chunk_info"):
         source.plan(2)
-    with pytest.raises(ValueError, match="at least 1 sample"):
+    with pytest.raises(ValueError, match="minibatch size of at least 1"):
         fl.MinibatchSource(CountedCorpus([1], [1])).plan(0)

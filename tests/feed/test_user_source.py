@@ -175,7 +175,7 @@ def test_data_unlike_the_schema_leaves_the_position():
     with pytest.raises(OSError, match="no more socket"):
         source.next_minibatch(2)
     assert source.position == fl.Position()
-    with pytest.raises(ValueError, match="at least 1 sample"):
+    with pytest.raises(ValueError, match="minibatch size of at least 1"):
         source.next_minibatch(0)
 
 

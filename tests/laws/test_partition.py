@@ -124,3 +124,11 @@ def test_empty_parts_are_true_and_typed():
     assert part.num_sequences == part.num_samples == 0
     assert part["x"].padded().shape == (0, 0, 2)
     assert part["y"].to_scipy().shape == (0, 7)
+
+
+def test_sequences_without_samples():
+    """A corpus of empty sequences is delivered sweep by sweep, and an endless one does not hang."""
+    source = fl.MinibatchSource(CountedCorpus([0] * 6, [3, 3]), shuffle=False)
+    for _ in range(3):
+        minibatch = source.next_minibatch(4)
+        assert (minibatch.ids.tolist(), minibatch.num_samples, minibatch.sweep_end) == (list(range(6)), 0, True)

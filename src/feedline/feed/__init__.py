@@ -1,4 +1,5 @@
 """How is a batch made? Formats, order, packing, execution, and the source that joins them.
 
-Inside: ``source → prefetch → formats | timeline | transforms | packing → assembly → protocol``.
+Inside: ``source → delivery | states | plan → ahead | lengths → packing | prefetch → formats | timeline | transforms →
+assembly → protocol``.
 """

@@ -25,14 +25,14 @@ from feedline.feed.prefetch import BufferedReader, MappedReader, errors_among
 
 # From this size on a minibatch is copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
 # whatever the size, and copying costs it about 80 us a megabyte, so small copies are cheaper done than handed over.
-# CPU time of one next_minibatch() in the consumer's thread, median, in a slow loop on 2 cores (2.x GHz server),
-# copied in the call -> ahead: 64 KiB 48 -> 60 us, 256 KiB 79 -> 73, 400 KB 88 -> 71, 512 KiB 102 -> 78, 800 KB
-# (256 x 784 float32) 120 -> 85, 3.2 MB 361 -> 131; ragged tokens, which are planned in the call anyway, 256 KiB
-# 134 -> 130. Wall time of a step with as much arithmetic as copying: 800 KB 79 -> 60 us, 3.2 MB 283 -> 86 us where a
-# core is free, but 5 to 10 % more where none is: hence not at 256 KiB, where little can be won.
+# CPU time of one next_minibatch() in the consumer's thread, median, in a slow loop on a busy 2-core server, copied in
+# the call -> ahead: 64 KiB 48 -> 60 us, 256 KiB 79 -> 73, 512 KiB 102 -> 78, 800 KB (256 x 784 float32) 120 -> 85,
+# 3.2 MB 361 -> 131. Wall time of a step gains only where a core is free (3.2 MB: 283 -> 86 us for the fastest tenth of
+# steps); where none is, the median step is 5 to 20 % slower, and more on a crowded machine: read_ahead=0 turns it off.
 AHEAD_BYTES = 512 << 10
 
-# A second waiting copy evens out a thread that comes late (3.2 MB: 107 -> 86 us a step); four did no better.
+# A second waiting copy evens out a thread that comes late (3.2 MB, a core free: 107 -> 86 us a step); four did no
+# better.
 DEPTH = 2
 
 

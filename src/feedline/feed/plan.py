@@ -86,11 +86,7 @@ def _content(plan: Plan) -> tuple[NDArray[np.int64], int]:
         ids = [ordinal for piece in plan.pieces for ordinal in _ordinals(piece)]
         return np.array(ids, np.int64), sum(piece.stop - piece.start for piece in plan.pieces)
     runs = [part.segment.ordinals[part.a : part.b] for part in plan.parts]
-    samples = sum(
-        part.b - part.a if part.segment.ends is None else int(part.segment.ends[part.b] - part.segment.ends[part.a])
-        for part in plan.parts
-    )
-    return (np.concatenate(runs) if runs else np.empty(0, np.int64)), samples
+    return (np.concatenate(runs) if runs else np.empty(0, np.int64)), sum(part.samples for part in plan.parts)
 
 
 def _ordinals(piece: Piece) -> list[int]:

@@ -101,6 +101,10 @@ class MappedReader:
             self.prepare(segment)
         return True
 
+    def holds(self, plan: WindowPlan) -> bool:
+        """Always: to hold chunks costs nothing."""
+        return True
+
     def chunk(self, slot: int) -> Chunk | None:
         """The chunk at ``slot`` if some of its sequences cannot be read."""
         return self._errors.get(slot)
@@ -172,19 +176,23 @@ class BufferedReader:
 
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading what is missing, and set its ``slots``."""
-        if segment.slots is None:
-            plan = segment.plan
-            held = self._plans.get((plan.sweep, plan.number))
-            slots = held[1] if held is not None else self._hold(plan)
-            segment.slots = slots[segment.place]
+        plan = segment.plan
+        held = self._plans.get((plan.sweep, plan.number))
+        slots = held[1] if held is not None else self._hold(plan)
+        if segment.held is not slots:
+            # Also when the window was let go meanwhile, as a minibatch failed, and has been read again.
+            segment.slots, segment.held = slots[segment.place], slots
 
     def prepared(self, segment: Segment) -> bool:
         """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
-        if segment.slots is None:
-            if (segment.plan.sweep, segment.plan.number) not in self._plans:
-                return False
-            self.prepare(segment)
+        if not self.holds(segment.plan):
+            return False
+        self.prepare(segment)
         return True
+
+    def holds(self, plan: WindowPlan) -> bool:
+        """Whether all chunks of a window are in memory for it."""
+        return (plan.sweep, plan.number) in self._plans
 
     def chunk(self, slot: int) -> Chunk | None:
         """The chunk at ``slot`` if some of its sequences cannot be read."""
@@ -229,7 +237,7 @@ class BufferedReader:
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
-            self._drop({int(c) for plan, _ in self._plans.values() for c in plan.chunks})
+            self._drop({int(c) for plan in plans for c in plan.chunks})
         if ahead is not None and self._budget > 0:
             self._read_ahead(ahead)
 

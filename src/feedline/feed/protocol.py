@@ -132,6 +132,20 @@ def select_by_chunk(
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 
+def whole_number(what: str, value: Any, least: int) -> int:
+    """An argument as an int.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is below ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"expected {what} as an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"expected {what} of at least {least}, got {value}")
+    return int(value)
+
+
 def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
     """int64 (chunks + 1,): ordinal of the first sequence of each chunk, and of one behind the last."""
     return np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])
@@ -139,14 +153,16 @@ def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
 
 def upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterator[Minibatch]:
     """Minibatches to the end of a feed, or to the one that completes the span ``until`` counted from here."""
-    taken = dict.fromkeys(Unit, 0)
-    while until is None or taken[until.unit] < until.count:
+    taken = 0
+    while until is None or taken < until.count:
         minibatch = next_minibatch()
         if not minibatch:
             return
-        taken[Unit.SAMPLE] += minibatch.global_samples
-        taken[Unit.MINIBATCH] += 1
-        taken[Unit.SWEEP] += minibatch.sweep_end
+        if until is not None:
+            if until.unit is Unit.SAMPLE:
+                taken += minibatch.global_samples
+            else:
+                taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
         yield minibatch
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -29,12 +31,8 @@ def demo(
     if missing:
         raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: pip install 'feedline[demo]'")
     view = View(quiet_stdout=json)
-    # `timeout` and service managers end it with SIGTERM: clean up then, too.
-    before = signal.signal(signal.SIGTERM, _terminated)
-    try:
+    with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     files = write_report(outcome, out)
     for line in summary(outcome):
         view.say(line)
@@ -71,6 +69,24 @@ def summary(outcome: Outcome) -> list[str]:
         )
     lines.append(f"took {outcome.seconds:.0f} s")
     return lines
+
+
+@contextlib.contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """Let signals that end the process unwind it, so that children and files go.
+
+    Ctrl-C works in a shell's background job, too, which starts with SIGINT ignored; `timeout` sends SIGTERM, a terminal
+    that closes SIGHUP.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _terminated)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

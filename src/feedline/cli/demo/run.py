@@ -188,10 +188,6 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
         for message in children[0].messages(others=children[1:]):
             if "resumed" in message:
                 resumed = message["resumed"]
-                view.say(
-                    f"resumed from the checkpoint at {resumed / total:.0%} with {world} workers, minibatches of "
-                    f"{settings.resumed_size}"
-                )
             elif "step" in message:
                 last = message
                 losses.append((message["samples"], message["loss"]))
@@ -202,6 +198,10 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
             results.extend(message["result"] for message in child.messages() if "result" in message)
     if resumed is None or last is None or len(results) != world:
         raise WorkerError("expected every worker to resume from the checkpoint and to end with a result")
+    view.say(
+        f"resumed from the checkpoint at {resumed / total:.0%} with {world} workers, minibatches of "
+        f"{settings.resumed_size}, to the end"
+    )
     return {
         "losses": losses,
         "checkpoint_samples": resumed,

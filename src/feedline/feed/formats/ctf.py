@@ -28,7 +28,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.formats.files import PathLike, list_files
+from feedline.feed.formats.files import PathLike, list_files, open_file
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
@@ -61,8 +61,7 @@ class CTFDeserializer(Deserializer):
 
     Raises:
         SchemaError: no stream, two that read the same field, or a declaration that CTF cannot fill.
-        DataError: a file is no CTF, or its index cannot be written.
-        FileNotFoundError: no such file.
+        DataError: a file is missing or no CTF, or its index cannot be written.
     """
 
     def __init__(
@@ -139,8 +138,8 @@ class CTFDeserializer(Deserializer):
         if all(file.index.single for file in self._files):
             return None
         found = np.empty(len(ordinals), np.int64)
-        for _, at, entries in self._look_up(ordinals):
-            found[at] = entries["samples"]
+        for number, at, local in self._by_file(ordinals):
+            found[at] = self._files[number].checked(_samples_at(local))
         return found
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -164,6 +163,9 @@ class CTFDeserializer(Deserializer):
             raise IndexError(
                 f"expected ordinals from 0 to {self._starts[-1] - 1}, got {ordinals.min()} to {ordinals.max()}"
             )
+        if len(self._files) == 1 and len(ordinals):
+            yield 0, np.arange(len(ordinals)), ordinals
+            return
         file_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         for number in np.unique(file_of).tolist():
             at = np.flatnonzero(file_of == number)
@@ -372,7 +374,7 @@ class _File:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        with open(self.path, "rb", buffering=0) as text:
+        with open_file(self.path) as text:
             yield text
 
     def compare(self, text: BinaryIO) -> None:
@@ -393,10 +395,14 @@ def _at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
     return lambda index: index.at(ordinals)
 
 
+def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:
+    return lambda index: index.at(ordinals, "samples")
+
+
 def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_File]:
     if progress is None:
         return [_File(path, options, cache, None) for path in paths]
-    sizes = [path.stat().st_size for path in paths]
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
     total, files = sum(sizes), list[_File]()
     for path, before in zip(paths, _offsets(sizes).tolist(), strict=False):
         files.append(_File(path, options, cache, lambda n, _, before=before: progress(before + n, total)))  # type: ignore[misc]

@@ -46,6 +46,11 @@ class Part(NamedTuple):
     a: int
     b: int
 
+    @property
+    def samples(self) -> int:
+        """Samples of its sequences."""
+        return self.segment.before(self.b) - self.segment.before(self.a)
+
 
 class Axis:
     """The order of all sweeps up to the limits.
@@ -65,7 +70,7 @@ class Axis:
         max_samples: int | None = None,
     ) -> None:
         self.timeline = timeline
-        self._lengths = lengths
+        self.lengths = lengths
         self.max_sweeps = max_sweeps
         self.max_samples = max_samples
 
@@ -80,8 +85,7 @@ class Axis:
     def settle(self, cursor: Cursor) -> Cursor | None:
         """The cursor itself, or, at the end of a segment, the start of the next; None where the axis ends."""
         segment = cursor.segment
-        samples = self.samples(cursor)
-        if self.max_samples is not None and samples >= self.max_samples:
+        if self.max_samples is not None and self.samples(cursor) >= self.max_samples:
             return None
         if cursor.k < segment.n:
             return None if self._beyond(segment.plan.sweep) else cursor
@@ -90,7 +94,7 @@ class Axis:
             if self._beyond(plan.sweep + 1) and plan.last:
                 return None
             plan, start = self.timeline.window_after(plan), 0
-        return Cursor(self.segment(plan, start), 0, samples, self.fingerprint(cursor))
+        return Cursor(self.segment(plan, start), 0, self.samples(cursor), self.fingerprint(cursor))
 
     def limit(self, cursor: Cursor) -> int:
         """Index in the cursor's segment before which sequences may start: its end, or where the axis ends.
@@ -107,8 +111,7 @@ class Axis:
 
     def samples(self, cursor: Cursor) -> int:
         """Samples on the axis before the cursor."""
-        ends = cursor.segment.ends
-        return cursor.samples + (cursor.k if ends is None else int(ends[cursor.k]))
+        return cursor.samples + cursor.segment.before(cursor.k)
 
     def fingerprint(self, cursor: Cursor) -> int | None:
         """Fingerprint of all sequences before the cursor; None if it is not known."""
@@ -119,8 +122,9 @@ class Axis:
     def position(self, cursor: Cursor, label_samples: int = 0) -> Position:
         """Where the cursor stands."""
         segment = cursor.segment
-        sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + cursor.k)
-        return Position(sweep, ordinal, self.samples(cursor), label_samples, window)
+        k = cursor.k
+        sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + k)
+        return Position(sweep, ordinal, cursor.samples + segment.before(k), label_samples, window)
 
     def ends_sweep(self, part: Part) -> bool:
         """Whether the part holds the last sequence of a sweep."""
@@ -154,7 +158,7 @@ class Axis:
     def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
         """The segment of ``plan`` from its place ``start``, of at most ``most`` sequences, with its lengths."""
         segment = self.timeline.segment(plan, start, most)
-        lengths = self._lengths(segment)
+        lengths = self.lengths(segment)
         if lengths is not None:
-            segment.ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            segment.set_lengths(lengths)
         return segment

@@ -93,7 +93,7 @@ class Local:
             stop = fit(mine, a, b, room - total, first=not parts and not sweep_end)
             if stop > a:
                 parts.append(Part(mine, a, stop))
-                total += stop - a if mine.ends is None else int(mine.ends[stop] - mine.ends[a])
+                total += mine.before(stop) - mine.before(a)
             # What others own is passed over, up to the next sequence that does not fit or to the end of the sweep;
             # CNTK without randomization stops behind a full minibatch.
             full = total >= room
@@ -122,7 +122,7 @@ def share_of(size: int, index: int, count: int) -> int:
         warnings.warn(
             f"a minibatch of {size} samples leaves none for worker {index} of {count}; it takes 1",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return max(1, share)
 

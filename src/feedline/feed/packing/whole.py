@@ -7,6 +7,8 @@ order are the global minibatch. Cost: one binary search a minibatch and segment.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,11 +37,13 @@ class Whole:
             if stop > k:
                 part = Part(segment, k, stop)
                 parts.append(part)
-                total += stop - k if segment.ends is None else int(segment.ends[stop] - segment.ends[k])
-                sweep_end = sweep_end or axis.ends_sweep(part)
-                settled = settled._replace(k=stop)
-            if stop < segment.n or total >= size:
+                total += part.samples
+                settled = Cursor(segment, stop, settled.samples, settled.fingerprint)
+            if stop < segment.n:
                 break
+            sweep_end = sweep_end or (stop > k and axis.ends_sweep(part))
+            if total >= size or (sweep_end and total == 0):
+                break  # full, or a whole sweep's rest without a single sample, which would never fill it
             following = axis.settle(settled)
             if following is None:
                 break
@@ -57,15 +61,14 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
         room: samples.
         first: take one even if it alone is longer.
     """
-    ends = segment.ends
-    if ends is None:
+    bounds = segment.bounds
+    if bounds is None:
         stop = k + room
     else:
-        target = int(ends[k]) + room
-        stop = int(np.searchsorted(ends, target, side="left"))
-        if stop > segment.n or ends[stop] > target:
-            stop -= 1
-        stop = max(stop, k)
+        target = bounds[k] + room
+        stop = bisect_left(bounds, target, k)
+        if stop > segment.n or bounds[stop] > target:
+            stop = max(stop - 1, k)
     if first and stop == k:
         stop = k + 1
     return min(stop, limit)
@@ -78,7 +81,7 @@ def share(parts: tuple[Part, ...], samples: int, index: int, count: int) -> tupl
     starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])
     if len(parts) > 1:
         # _starts counts from the part's own first sequence.
-        widths = [_samples(part) for part in parts]
+        widths = [part.samples for part in parts]
         starts = starts + np.repeat(np.cumsum([0, *widths[:-1]]), [part.b - part.a for part in parts])
     lo = int(np.searchsorted(starts, -(-index * samples // count), side="left"))
     hi = len(starts)
@@ -100,8 +103,3 @@ def _starts(part: Part) -> Ints:
         return np.arange(part.b - part.a, dtype=np.int64)
     starts: Ints = ends[part.a : part.b] - ends[part.a]
     return starts
-
-
-def _samples(part: Part) -> int:
-    ends = part.segment.ends
-    return part.b - part.a if ends is None else int(ends[part.b] - ends[part.a])

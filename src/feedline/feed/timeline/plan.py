@@ -150,12 +150,15 @@ class Segment:
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
+        bounds: ``ends`` as a list: planning looks up a few numbers a minibatch, which is where arrays are slow.
         slots: uint32 (n,), where the chunk of each sequence is held, once it is.
+        held: the slots of the window's chunks that ``slots`` was looked up in; readers tell by it whether they are
+            still those.
         at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
             None: they are consecutive.
     """
 
-    __slots__ = ("at", "ends", "index", "n", "ordinals", "place", "plan", "slots", "start")
+    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
@@ -163,7 +166,9 @@ class Segment:
         self.place, self.index = plan.locate(start, start + n)
         self.ordinals = chunk_ordinals[self.place] + self.index
         self.ends: Ints | None = None
+        self.bounds: list[int] | None = None
         self.slots: NDArray[np.uint32] | None = None
+        self.held: NDArray[np.uint32] | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
@@ -171,12 +176,17 @@ class Segment:
         part = object.__new__(Segment)
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
-        part.slots = None if self.slots is None else self.slots[which]
-        part.ends = None
+        part.slots, part.held = None if self.slots is None else self.slots[which], self.held
+        part.ends = part.bounds = None
         if self.ends is not None:
-            part.ends = np.zeros(len(which) + 1, np.int64)
-            np.cumsum(np.diff(self.ends)[which], out=part.ends[1:])
+            part.set_lengths(np.diff(self.ends)[which])
         return part
+
+    def set_lengths(self, lengths: Ints) -> None:
+        """Say that sequences have these numbers of samples, int64 (n,), not one each."""
+        self.ends = np.zeros(self.n + 1, np.int64)
+        np.cumsum(lengths, out=self.ends[1:])
+        self.bounds = self.ends.tolist()
 
     def places(self, a: int, b: int) -> Ints:
         """Places in the window of the sequences a..b-1."""
@@ -187,6 +197,10 @@ class Segment:
     def samples(self) -> int:
         """Samples of all its sequences."""
         return self.n if self.ends is None else int(self.ends[-1])
+
+    def before(self, k: int) -> int:
+        """Samples of its sequences before index ``k``."""
+        return k if self.bounds is None else self.bounds[k]
 
 
 class Timeline(abc.ABC):

@@ -1,0 +1,261 @@
+"""From a plan to a minibatch: read what it needs, pass over what cannot be read, copy, transform.
+
+Guarantees: a minibatch is whole or an error is raised, and then nothing has been delivered; one window of chunks is
+held at a time, whatever a minibatch spans. Costs: one native copy of all streams for the sequences of each window.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.data import Minibatch, Schema, Value
+from feedline.errors import DataError
+from feedline.feed import transforms as transforming
+from feedline.feed.ahead import Ahead
+from feedline.feed.formats.pieces import joined
+from feedline.feed.lengths import no_frame
+from feedline.feed.packing.axis import Axis, Part
+from feedline.feed.packing.packer import Plan
+from feedline.feed.packing.runs import Content, Run, cut
+from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
+from feedline.feed.protocol import Deserializer
+from feedline.feed.quarantine import Quarantine
+from feedline.feed.timeline import Segment
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+# Sequences in memory of their own: values by stream of the readable ones, their ordinals, and which those are of the
+# sequences asked for (None: all). A plain tuple, as one is made for every minibatch.
+Gathered = tuple[dict[str, Value], Ints, Mask | None]
+
+
+class Delivery:
+    """Makes minibatches of one source.
+
+    Args:
+        corpus: whose sequences.
+        axis: where they stand.
+        reader: holds their chunks.
+        ahead: copies them, perhaps before they are asked for.
+        transforms: what is run on them.
+        schema: the streams behind the transforms.
+        seed: of random transforms.
+        frame_mode: refuse sequences of more than one sample in any stream.
+        quarantine: where unreadable sequences are listed; None: they are raised.
+        stats: what to count in.
+    """
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        axis: Axis,
+        reader: MappedReader | BufferedReader,
+        ahead: Ahead,
+        transforms: Sequence[transforming.Map],
+        schema: Schema,
+        seed: int,
+        frame_mode: bool,
+        quarantine: Quarantine | None,
+        stats: Stats,
+    ) -> None:
+        self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
+        self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
+        self._quarantine, self._stats = quarantine, stats
+
+    def minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+        """What ``plan`` says, for its ``rank``; the position carries ``label_samples``.
+
+        Raises:
+            DataError: a chunk, or without a quarantine a sequence, cannot be read.
+        """
+        parts = plan.parts
+        if plan.pieces is not None:
+            return self._pieces(plan, rank, label_samples)
+        if not parts:
+            # An empty part still says which streams have several samples a sequence, and only chunks tell.
+            self._reader.prepare(plan.start.segment)
+        values, ids, good = self._gather(parts, rank)
+        if good is not None:
+            samples = int(_column(parts, _segment_lengths, np.int64)[good].sum())
+        elif len(parts) == 1:
+            samples = parts[0].samples
+        else:
+            samples = sum(part.samples for part in parts)
+        self._count(len(ids), samples)
+        position = self._axis.position(plan.start, label_samples)
+        return Minibatch(self._schema, values, ids, samples, plan.samples, position, plan.sweep_end)
+
+    def _pieces(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+        assert plan.pieces is not None
+        entered, window = set(plan.entered), plan.start.segment.plan
+        runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
+        unread = [run for run in runs if run.content is None]
+        now = [run for run in unread if run in entered or run.segment.plan is window]
+        if now:
+            self._keep(now, rank, self._gather(tuple(Part(*run.place) for run in now), rank))
+        # The others entered before a restart, or in the lane of another rank.
+        if len(now) < len(unread):
+            old = [run for run in unread if run not in entered and run.segment.plan is not window]
+            self._keep(old, rank, self._gather_again(old, rank))
+        values, ids, numbers, begins, samples = cut(self._schema, plan.pieces)
+        self._count(int(begins.sum()), samples)
+        position = self._axis.position(plan.start, label_samples)
+        return Minibatch(
+            self._schema, values, ids, samples, plan.samples, position, plan.sweep_end, lanes=numbers, begins=begins
+        )
+
+    def _count(self, sequences: int, samples: int) -> None:
+        stats = self._stats
+        stats.minibatches += 1
+        stats.sequences += sequences
+        stats.samples += samples
+
+    # ---- whole sequences --------------------------------------------------------------------------
+
+    def _gather(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+        """As `_copy`; a window that is no longer needed is let go before the next one is read."""
+        holds = self._reader.holds
+        for part in parts:
+            if not holds(part.segment.plan):
+                return self._gather_by_window(parts, rank)
+        return self._copy(parts, rank)
+
+    def _gather_by_window(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+        done = []
+        for _, group in itertools.groupby(parts, lambda part: id(part.segment.plan)):
+            same = tuple(group)
+            if not self._reader.holds(same[0].segment.plan):
+                self._reader.keep([same[0].segment.plan], None)
+            done.append(self._copy(same, rank))
+        return _together(done)
+
+    def _copy(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+        """The readable sequences of ``parts``, copied out of their chunks and transformed."""
+        reader = self._reader
+        for part in parts:
+            reader.prepare(part.segment)
+        if len(parts) == 1:
+            segment, a, b = parts[0]
+            assert segment.slots is not None
+            slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
+        else:
+            slots = _column(parts, lambda s: s.slots, np.uint32)
+            index = _column(parts, lambda s: s.index, np.int64)
+            ids = _column(parts, lambda s: s.ordinals, np.int64)
+        good = None
+        if reader.has_errors:
+            good = self._pass_over(errors_among(reader, slots, index), ids, rank)
+            if good is not None:
+                slots, index, ids = slots[good], index[good], ids[good]
+        values = self._ahead.gather(parts, slots, index)
+        if self._frame_mode:
+            self._check_frames(values, ids)
+        if self._transforms:
+            sweeps = _column(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
+            values = self._transform(values, sweeps if good is None else sweeps[good], ids)
+        return values, ids, good
+
+    def _transform(self, values: dict[str, Value], sweeps: Ints, ids: Ints) -> dict[str, Value]:
+        return transforming.apply(self._transforms, self._corpus.schema, values, self._seed, sweeps, ids)
+
+    def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
+        """Streams that do not count against the budget may be longer than those that do."""
+        for name, value in values.items():
+            if not value.one_sample_each and (value.lengths != 1).any():
+                bad = int(np.flatnonzero(value.lengths != 1)[0])
+                raise no_frame(self._corpus, int(value.lengths[bad]), int(ids[bad]), name)
+
+    def _pass_over(self, errors: Mapping[int, DataError], ids: Ints, rank: int) -> Mask | None:
+        """Mask of readable sequences, or None if all are; raises or records the others."""
+        if not errors:
+            return None
+        good = np.ones(len(ids), np.bool_)
+        for i, error in sorted(errors.items()):
+            if self._quarantine is None:
+                # A copy: the traceback of one that the chunk keeps would keep the chunk, and all callers, alive.
+                raise copy.copy(error) from error.__cause__
+            self._quarantine.add(int(ids[i]), error, rank)
+            self._stats.skipped += 1
+            good[i] = False
+        return good
+
+    # ---- runs in lanes ----------------------------------------------------------------------------
+
+    def _gather_again(self, runs: Sequence[Run], rank: int) -> Gathered:
+        """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
+        if isinstance(self._reader, MappedReader) or not self._corpus.sized:
+            return self._copy(tuple(Part(*run.place) for run in runs), rank)
+        ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
+        chunk = self._corpus.select(ids)
+        good = self._pass_over(chunk.errors, ids, rank)
+        if good is not None:
+            chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
+        values = chunk.values
+        if self._transforms:
+            sweeps = np.concatenate([np.full(run.b - run.a, run.segment.plan.sweep) for run in runs])
+            values = self._transform(values, sweeps if good is None else sweeps[good], ids)
+        return values, ids, good
+
+    def _keep(self, runs: Sequence[Run], rank: int, gathered: Gathered) -> None:
+        """Keep what was read for ``runs`` with them, if each sequence has one length, that which the lanes count."""
+        values, ids, good = gathered
+        lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
+        planned = lengths if good is None else lengths[good]
+        uneven: dict[int, DataError] = {}
+        for name, value in values.items():
+            for i in np.flatnonzero(value.lengths != planned).tolist():
+                uneven.setdefault(
+                    i,
+                    DataError(
+                        f"expected {planned[i]} samples in every stream of a sequence that is to be truncated, "
+                        f"got {value.lengths[i]}",
+                        path=self._corpus.name,
+                        sequence=int(ids[i]),
+                        stream=name,
+                        hint="leave out truncation_length to read sequences whole",
+                    ),
+                )
+        even = self._pass_over(uneven, ids, rank)
+        if even is not None:
+            values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
+            good = np.ones(len(lengths), np.bool_) if good is None else good
+            good[good] = even
+        rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
+        at = 0
+        for run in runs:
+            run.content = Content(values, rows[at : at + run.b - run.a + 1])
+            at += run.b - run.a
+
+
+def _together(parts: Sequence[Gathered]) -> Gathered:
+    """What was gathered in several goes, as if in one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns, ordinals, masks = zip(*parts, strict=True)
+    good = None
+    if any(mask is not None for mask in masks):
+        all_of = (
+            np.ones(len(ids), np.bool_) if mask is None else mask for ids, mask in zip(ordinals, masks, strict=True)
+        )
+        good = np.concatenate(list(all_of))
+    values = {name: joined([column[name] for column in columns]) for name in columns[0]}
+    return values, np.concatenate(ordinals), good
+
+
+def _segment_lengths(segment: Segment) -> Ints:
+    return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
+
+
+def _column(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
+    """A column of the segments of all parts, one after the other."""
+    if not parts:
+        return np.empty(0, dtype)
+    return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])

@@ -1,0 +1,189 @@
+"""States: where a source stands as a few JSON numbers, and whether such numbers fit a source.
+
+A state names the data, the order and a place on the axis; nothing in it depends on minibatch sizes, ranks or machines.
+Guarantees: what does not fit is refused with saved and current side by side, before anything has changed. Costs:
+O(chunks) once for the identity; checking a place reads nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feedline.data import Position
+from feedline.errors import StateError
+from feedline.feed.packing import lanes
+from feedline.feed.packing.axis import Axis
+from feedline.feed.protocol import Deserializer
+from feedline.feed.timeline import Timeline, UnsizedOrder
+
+STATE_VERSION = 1
+
+
+class Place(NamedTuple):
+    """What a state says besides what it fits.
+
+    Attributes:
+        position: of the next sequence, and the counters.
+        fingerprint: of all sequences before it; None after a bare seek.
+        lanes: what has entered each lane of truncated BPTT and is not delivered, as `lanes.to_json` has it.
+    """
+
+    position: Position
+    fingerprint: int | None
+    lanes: list[list[list[int]]]
+
+
+class Identity:
+    """What must be equal for a state to fit: the order and what it orders."""
+
+    def __init__(self, corpus: Deserializer, timeline: Timeline, filling: str) -> None:
+        self._corpus, self._timeline, self._filling = corpus, timeline, filling
+        self._digest: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Order, seed, window, filling, streams and data."""
+        timeline = self._timeline
+        shuffle: Any = False
+        if timeline.shuffle:
+            shuffle = "all" if timeline.window is None else timeline.window.to_json()
+        return {
+            "order": timeline.name,
+            "seed": f"{timeline.seed:016x}",
+            "shuffle": shuffle,
+            "filling": self._filling,
+            "schema": self._corpus.schema.digest,
+            "corpus": self.corpus_digest(),
+        }
+
+    def corpus_digest(self) -> str:
+        """32 hex digits for the content and the chunk table; computed once."""
+        if self._digest is None:
+            h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
+            table = self._timeline.table
+            for column in (table.sequences, table.samples, table.bytes):
+                h.update(np.ascontiguousarray(column, "<i8").tobytes())
+            self._digest = h.hexdigest()
+        return self._digest
+
+
+def to_json(identity: Identity, place: Place, truncated: bool) -> dict[str, Any]:
+    """A state; ``truncated``: with lanes, even if they are empty."""
+    p = place.position
+    where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
+    if p.window is not None:
+        where["window"] = p.window
+    state = {
+        "feedline": STATE_VERSION,
+        **identity.to_json(),
+        **where,
+        "samples": p.samples,
+        "label_samples": p.label_samples,
+        "fingerprint": None if place.fingerprint is None else f"{place.fingerprint:016x}",
+    }
+    if truncated:
+        state["lanes"] = place.lanes
+    return state
+
+
+def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool) -> Place:
+    """The place that a state names.
+
+    Raises:
+        StateError: it is no state, is damaged, does not fit, or has lanes and the source (not ``truncated``) has none.
+    """
+    if not isinstance(state, Mapping) or "feedline" not in state:
+        raise StateError(f"expected a state of a feedline source, got {type(state).__name__} {_short(state)}")
+    if state["feedline"] != STATE_VERSION:
+        raise StateError(
+            "this state has another format version",
+            saved={"feedline": state["feedline"]},
+            current={"feedline": STATE_VERSION},
+        )
+    current = identity.to_json()
+    saved = {key: state.get(key) for key in current}
+    differing = [key for key in current if saved[key] != current[key]]
+    if differing:
+        raise StateError(
+            "this state was taken from other data, another order or other settings",
+            saved={key: saved[key] for key in differing},
+            current={key: current[key] for key in differing},
+        )
+    try:
+        text = state["fingerprint"]
+        fingerprint = None if text is None else int(text, 16)
+        sweep, ordinal, samples, labels = (
+            _integer(state[key]) for key in ("sweep", "sequence", "samples", "label_samples")
+        )
+        window = state.get("window")
+        position = Position(sweep, ordinal, samples, labels, None if window is None else _integer(window))
+        check_position(timeline, position)
+        unfinished = lanes.check_json(state.get("lanes", []), position)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
+    if unfinished and not truncated:
+        raise StateError(
+            "this state holds sequences that were delivered in part: load it with truncation_length",
+            saved={"lanes": unfinished},
+            current={"lanes": None},
+        )
+    return Place(position, fingerprint, unfinished)
+
+
+def check_position(timeline: Timeline, p: Position) -> None:
+    """Whether a sequence of the order can stand at ``p``.
+
+    Raises:
+        IndexError: none can.
+    """
+    unsized = isinstance(timeline, UnsizedOrder)
+    if p.sweep < 0 or p.samples < 0 or p.label_samples < 0 or (p.window is None) is unsized:
+        raise IndexError(f"expected a position of this source, got {p!r}")
+    if isinstance(timeline, UnsizedOrder):
+        if p.ordinal < 0 or p.window is None or not 0 <= p.window < timeline.windows:
+            raise IndexError(f"expected 0 <= window < {timeline.windows} in a sweep, got {p!r}")
+    elif not 0 <= p.ordinal < timeline.table.total_sequences:
+        raise IndexError(f"expected 0 <= sequence < {timeline.table.total_sequences} in a sweep, got {p.ordinal}")
+
+
+def verify(axis: Axis, place: Place) -> None:
+    """Walk from the start of the axis, which has no limits, to the place, and compare counters and fingerprints.
+
+    Raises:
+        StateError: they differ, or cannot be computed.
+    """
+    position = place.position
+    if place.fingerprint is None:
+        raise StateError("this state has no fingerprint to verify: it was taken after a bare seek")
+    if isinstance(axis.timeline, UnsizedOrder):
+        raise StateError("a corpus without chunk_info cannot be verified: laying out its order reads it")
+    cursor, target = axis.at(Position(), 0), position[:2]
+    while True:
+        segment = cursor.segment
+        plan, stop = segment.plan, segment.start + segment.n
+        end = axis.timeline.position_of(plan, stop)[:2]
+        if end >= target:
+            k = segment.n if end == target else position.ordinal - plan.first - segment.start
+            cursor = cursor._replace(k=k)
+            break
+        following = axis.settle(cursor._replace(k=segment.n))
+        assert following is not None  # an axis without limits does not end
+        cursor = following
+    found = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
+    saved = {"samples": position.samples, "fingerprint": f"{place.fingerprint:016x}"}
+    if found != saved:
+        raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"expected an int, got {value!r}")
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,236 @@
+"""Checkpoints: one folder each, whole or not there, tensors as safetensors and everything else as JSON.
+
+A folder is written under a temporary name, forced to disk, and then takes its name; a process killed at any
+instant leaves either the whole checkpoint or none, and the ones before it untouched. Tensors carry a CRC-32C each.
+What is found torn, damaged or foreign is passed over with a warning that says why, and the one before it is used.
+Nothing is pickled, so a checkpoint from anywhere may be read.
+
+Costs: the bytes of the tensors once to disk, a checksum at memory speed, one fsync a file. Tensors that share memory
+(tied weights) are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from feedline import _native
+from feedline.errors import StateError
+
+VERSION = 1
+TENSORS, STATE = "tensors.safetensors", "state.json"
+_PREFIX, _TEMPORARY = "checkpoint-", ".writing-"
+
+_log = logging.getLogger("feedline")
+
+
+class Checkpoint(NamedTuple):
+    """What was saved.
+
+    Attributes:
+        path: the folder.
+        tensors: by name, on the CPU.
+        state: JSON types.
+    """
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder.
+
+    Args:
+        folder: made if it is not there.
+        keep: how many to keep, the newest; None: all.
+
+    Raises:
+        ValueError: ``keep`` below 1.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int | None = None) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"expected to keep at least 1 checkpoint, or None for all, got {keep}")
+        self.folder, self.keep = Path(folder), keep
+
+    def paths(self) -> list[Path]:
+        """Folders of checkpoints, oldest first; they need not be whole."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path for path in self.folder.iterdir() if path.name.startswith(_PREFIX))
+
+    def save(self, number: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> Path:
+        """Write checkpoint ``number``; one of that number that is there already is replaced.
+
+        Args:
+            number: where the run stands, growing (label samples, say); orders the checkpoints.
+            tensors: by name, on any device.
+            state: JSON types.
+
+        Raises:
+            TypeError: ``state`` is not made of JSON types.
+            OSError: no space, no permission; nothing is left behind and the other checkpoints are untouched.
+        """
+        text = json.dumps({"feedline": VERSION, **_check_json(state)}, allow_nan=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._clear_unfinished()
+        target = self.folder / f"{_PREFIX}{number:015d}"
+        writing = self.folder / f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        try:
+            writing.mkdir()
+            save_tensors(writing / TENSORS, tensors)
+            _write(writing / STATE, text.encode())
+            _sync(writing)
+            if target.exists():
+                # A folder cannot take the place of another that has files: step aside first.
+                aside = self.folder / f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+                target.rename(aside)
+                writing.rename(target)
+                shutil.rmtree(aside)
+            else:
+                writing.rename(target)
+        except BaseException:
+            shutil.rmtree(writing, ignore_errors=True)
+            raise
+        _sync(self.folder)
+        if self.keep is not None:
+            for old in self.paths()[: -self.keep]:
+                shutil.rmtree(old)
+        return target
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None; warns of each one passed over."""
+        for path in reversed(self.paths()):
+            try:
+                return load(path)
+            except StateError as error:
+                _log.warning("passing over %s: %s", path, error)
+        return None
+
+    def _clear_unfinished(self) -> None:
+        """Remove what killed processes left half written."""
+        for path in self.folder.glob(f"{_TEMPORARY}*"):
+            pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
+            if not pid.isdigit() or not _alive(int(pid)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        StateError: it is torn, damaged, of another version, or no checkpoint at all.
+    """
+    folder = Path(path)
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+    except OSError as error:
+        raise StateError(f"expected a checkpoint in {folder}, got: {error.strerror}") from error
+    except ValueError as error:
+        raise StateError(f"expected JSON in {folder / STATE}, got: {error}") from error
+    if not isinstance(state, dict) or state.get("feedline") != VERSION:
+        found = state.get("feedline") if isinstance(state, dict) else type(state).__name__
+        raise StateError(
+            f"expected a checkpoint of version {VERSION} in {folder}",
+            saved={"feedline": found},
+            current={"feedline": VERSION},
+        )
+    state.pop("feedline")
+    return Checkpoint(folder, load_tensors(folder / TENSORS), state)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as one safetensors file, forced to disk; names of tensors that share memory go to its metadata."""
+    from safetensors.torch import save_file
+
+    stored: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    owners: dict[Any, str] = {}
+    sums: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach()
+        where = (plain.device, plain.data_ptr(), plain.shape, plain.stride(), plain.dtype)
+        if plain.numel() and where in owners:
+            aliases[name] = owners[where]
+            continue
+        owners[where] = name
+        # A view of a part of another tensor's memory is written by itself: it is restored into its own place.
+        plain = plain.cpu().contiguous()
+        if plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
+            plain = plain.clone()
+        stored[name] = plain
+        sums[name] = _native.crc32c(_bytes(plain))
+    save_file(stored, path, metadata={"feedline": json.dumps({"aliases": aliases, "crc32c": sums})})
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read what `save_tensors` wrote.
+
+    Raises:
+        StateError: the file is missing, torn or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["feedline"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+        sums, aliases = about["crc32c"], about["aliases"]
+        if sums.keys() != tensors.keys():
+            raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
+        for name, tensor in tensors.items():
+            if _native.crc32c(_bytes(tensor)) != sums[name]:
+                raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
+        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+
+
+def _check_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        again = json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"expected a state of JSON types only: {error}") from error
+    if not isinstance(again, dict):
+        raise TypeError(f"expected a mapping as state, got {type(state).__name__}")
+    return again
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
