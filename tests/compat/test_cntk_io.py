@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 import feedline.cntk as C
+from feedline.cntk.io._user import sequences_of
 from feedline.testing import assert_resumes
 from tests.compat.golden import ROOT, cases
 
@@ -300,6 +301,7 @@ def test_reset_goes_to_the_next_sweep(text):
 
     source.reset()
     assert source.current_position == {"minibatchSourcePosition": 0}
+    assert source.feed.state_dict()["fingerprint"] is not None  # it went nowhere
     assert first() == sweeps[0]
     source.reset()
     assert source.current_position == {"minibatchSourcePosition": sum(LENGTHS)}
@@ -772,6 +774,43 @@ def test_own_source_feeds_what_a_minibatch_source_feeds():
     assert first["label"].rows.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert feed.next_minibatch(7).sweep_end
     assert_resumes(lambda: C.io.UserFeed(Words(), partition=(0, 1)))
+
+
+DENSE = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "storage", "lengths"),
+    [
+        (C.Value(DENSE), "dense", [3, 3]),
+        (C.Value(DENSE[:, 0]), "dense", [1, 1]),
+        (C.Value(DENSE), "sparse", [3, 3]),
+        (C.Value(list(DENSE)), "sparse", [3, 3]),
+        (C.Value(scipy.sparse.csr_matrix(DENSE[0])), "sparse", [1, 1, 1]),
+        (C.Value(scipy.sparse.csr_matrix(DENSE[0])), "dense", [1, 1, 1]),
+        (C.Value.one_hot([[0, 1], [1]], 2), "dense", [2, 1]),
+    ],
+)
+def test_values_become_sequences_of_their_stream(value, storage, lengths):
+    class Once(C.io.UserMinibatchSource):
+        def stream_infos(self):
+            return [C.io.StreamInformation("x", 0, storage, np.float32, (2,))]
+
+        def next_minibatch(self, *_):
+            return {self.streams.x: C.io.MinibatchData(value, len(lengths), sum(lengths), False)}
+
+    got = C.io.UserFeed(Once(), partition=(0, 1)).next_minibatch(10)["x"]
+    assert got.lengths.tolist() == lengths
+    want = np.concatenate(
+        [np.atleast_2d(np.asarray(s.todense()) if hasattr(s, "todense") else s) for s in value.as_sequences("variable")]
+    )
+    np.testing.assert_array_equal(got.dense().rows, want)
+
+
+def test_values_of_another_shape_are_refused():
+    value = C.Value(np.zeros((2, 3, 5), np.float32))
+    with pytest.raises(fl.SchemaError, match="stream `x`"):
+        sequences_of(value, C.io.StreamInformation("x", 0, "dense", np.float32, (2,)))
 
 
 def seed(name):
