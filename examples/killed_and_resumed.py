@@ -52,9 +52,7 @@ def train(folder: str, dies_after: int) -> str:
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=np.sin(x[:, :2])), seed=1, max_sweeps=3)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 2)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 2))
     learner = Adam(model.named_parameters(), Schedule([0.01, 0.005, 0.001]), noise=1e-4)
     trainer = Trainer(model, loss, None, learner, forward=lambda model, minibatch: model(minibatch["x"].torch()))
     TrainingSession(

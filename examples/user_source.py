@@ -107,9 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     torch.manual_seed(0)
     model = Memory()
     trainer = Trainer(model, loss, error, Adam(model.named_parameters(), 0.01))
-    TrainingSession(
-        trainer, Echo(options.count), size=128, progress=fl.samples(10_000), reporters=[Console()]
-    ).run()
+    TrainingSession(trainer, Echo(options.count), size=128, progress=fl.samples(10_000), reporters=[Console()]).run()
     result = trainer.test(Echo(200, seed=1).minibatches(500))
     print(f"{result.metric:.2%} of {result.samples:,} new bits wrong")
     assert result.metric is not None
