@@ -380,7 +380,7 @@ def test_progress_time_goes_on_after_a_restore(tmp_path):
     late = Heard()
     late.on_progress = lambda run, progress: late.events.append((progress.minibatches, progress.seconds))
     session(saving=saving, progress=fl.minibatches(12), reporters=[late]).run()
-    (seconds,) = [event[1] for event in late.events if event[0] == 12]
+    seconds = next(event[1] for event in late.events if event[0] == 12)
     assert seconds >= 10 * 0.02
 
 
