@@ -94,6 +94,9 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
     def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
         """Release files and maps; reading afterwards is an error."""
 
