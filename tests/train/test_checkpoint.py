@@ -55,14 +55,59 @@ def test_tied_and_viewed_tensors(tmp_path):
 
 
 def test_keep_and_order(tmp_path):
-    """The newest are kept, by number and not by time."""
+    """The newest are kept, by the order of saving and not by number or time stamp."""
     store = Checkpoints(tmp_path, keep=2)
     for number in (5, 30, 200):
         store.save(number, tensors(number), {"n": number})
-    assert [p.name for p in store.paths()] == ["checkpoint-000000000000030", "checkpoint-000000000000200"]
-    store.save(200, tensors(1), {"n": "again"})
-    assert store.latest().state == {"n": "again"}
-    assert len(os.listdir(tmp_path)) == 2
+    assert [p.name for p in store.paths()] == ["checkpoint-000002-30", "checkpoint-000003-200"]
+    for number in (200, 7):
+        store.save(number, tensors(1), {"n": "again"})
+        assert store.latest().state == {"n": "again"}
+    assert [p.name for p in store.paths()] == ["checkpoint-000004-200", "checkpoint-000005-7"]
+    (tmp_path / "checkpoint-notes.txt").touch()
+    assert Checkpoints(tmp_path, keep=1).save(3, {}, {}).name == "checkpoint-000006-3"
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-000006-3", "checkpoint-notes.txt"]
+
+
+def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch):
+    """Killed between any two steps on the file system, with one to keep: there is always one to go on from."""
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(5, tensors(5), {"n": 0})
+    real = os.rename, os.fsync
+
+    class Killed(BaseException): ...
+
+    def step(call):
+        def stepped(*arguments, **options):
+            nonlocal left
+            assert store.latest() is not None
+            if left == 0:
+                raise Killed
+            left -= 1
+            return call(*arguments, **options)
+
+        return stepped
+
+    monkeypatch.setattr(os, "rename", step(real[0]))
+    monkeypatch.setattr(os, "fsync", step(real[1]))
+    killed = 0
+    for steps in range(30):
+        left = steps
+        try:
+            store.save(5, tensors(5), {"n": steps})
+            break
+        except Killed:
+            killed += 1
+            assert store.latest() is not None
+    assert 3 < killed < 29
+
+
+def test_what_a_dead_namesake_left_is_removed(tmp_path):
+    """In containers process numbers come again: half written folders of our own number are not ours."""
+    (tmp_path / f".writing-{os.getpid()}-0").mkdir()
+    (tmp_path / f".writing-{os.getppid()}-0").mkdir()
+    Checkpoints(tmp_path).save(1, {}, {})
+    assert sorted(os.listdir(tmp_path)) == [f".writing-{os.getppid()}-0", "checkpoint-000001-1"]
 
 
 @settings(max_examples=60)
@@ -129,7 +174,7 @@ def test_a_full_disk_leaves_the_others(tmp_path):
         "else: raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert os.listdir(tmp_path) == ["checkpoint-000000000000001"]
+    assert os.listdir(tmp_path) == ["checkpoint-000001-1"]
 
 
 def test_kill_at_any_instant(tmp_path):

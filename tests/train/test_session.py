@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import random
 import signal
@@ -11,9 +13,12 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import feedline as fl
 
@@ -148,6 +153,74 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
         assert again.events[-3:] == heard.events[-3:]
 
 
+def spans(largest):
+    """Spans of any unit, odd to each other."""
+    return st.one_of(
+        st.integers(1, largest).map(fl.minibatches),
+        st.integers(1, 20 * largest).map(fl.samples),
+        st.integers(1, 3).map(fl.sweeps),
+    )
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_the_law_for_any_spans(tmp_path_factory, data):
+    """Spans, limits, what is kept and where it stops drawn at random: same parameters, same last events."""
+    limit = data.draw(st.one_of(st.none(), st.integers(1, 90).map(lambda n: 10 * n)), "max_samples")
+    callback_stops = data.draw(st.one_of(st.none(), st.integers(0, 6)), "stops at validation")
+    saving = data.draw(st.one_of(spans(9), st.just(1e-9)), "checkpoint")
+    kept = data.draw(st.sampled_from([1, 2, None]), "keep")
+    progress, every, epoch = (data.draw(spans(9), name) for name in ("progress", "validation", "epoch"))
+    learner = data.draw(st.sampled_from(["adam", "torch"]), "learner")
+    metric = data.draw(st.sampled_from([wrong, None]), "metric")
+    size = data.draw(st.sampled_from([30, Schedule.sizes([16, 50, 0], epoch_size=240)]), "size")
+    stops = data.draw(st.lists(st.integers(1, 14), max_size=4), "stops")
+
+    def run(folder, reporters):
+        callback = None if callback_stops is None else lambda result: result.number < callback_stops
+        made = session(
+            folder,
+            learner,
+            size=size,
+            reporters=reporters,
+            max_samples=limit,
+            progress=progress,
+            saving=Saving(folder, every=saving, keep=kept),
+            epoch=epoch,
+        )
+        made.trainer.metric = metric
+        validation = replace(made.validation, every=every, callback=callback)
+        return TrainingSession(
+            made.trainer,
+            made.source,
+            made.size,
+            max_samples=limit,
+            progress=progress,
+            reporters=reporters,
+            saving=made.saving,
+            validation=validation,
+            epoch=epoch,
+            controllers=made.controllers,
+        )
+
+    folder = tmp_path_factory.mktemp("law")
+    heard = Heard()
+    whole = run(folder / "whole", [heard])
+    whole.run()
+    for updates in stops:
+        with contextlib.suppress(Stop):
+            run(folder / "stopped", [StopsAfter(updates)]).run()
+    again = Heard()
+    resumed = run(folder / "stopped", [again])
+    resumed.run()
+    counts = ("samples", "minibatches", "sweeps", "scale", "stopped")
+    assert [getattr(resumed, name) for name in counts] == [getattr(whole, name) for name in counts]
+    assert fingerprint(resumed) == fingerprint(whole)
+    told = [event for event in heard.events if event[0] != "checkpoint"]
+    told_again = [event for event in again.events if event[0] != "checkpoint"]
+    assert told_again == told[len(told) - len(told_again) :]
+
+
 SCRIPT = textwrap.dedent(
     """
     import sys
@@ -224,6 +297,116 @@ def test_a_finished_run_does_nothing_again(tmp_path):
     assert [event[:3] for event in heard.events] == [("test", 0, 5)]
 
 
+def test_stopped_is_over(tmp_path, caplog):
+    """Stopped by a callback and started again: no update, no validation, and it says so."""
+    stop = Evaluation(every=fl.samples(120), callback=lambda result: result.number < 1)
+    options = {"size": 30, "validation": stop, "controllers": [], "epoch": None}
+    first = session(tmp_path, **options).run()
+    assert (first.samples, first.stopped) == (240, True)
+    heard = Heard()
+    again = session(tmp_path, reporters=[heard], **options).run()
+    assert (again.samples, again.stopped, heard.events) == (240, True, [])
+    assert fingerprint(again) == fingerprint(first)
+    assert "was stopped after 240 label samples" in caplog.text
+
+
+def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
+    """Killed between the last update's checkpoint and what is due at the end: it is done by the next start, once."""
+
+    class DiesAtTheEnd(StopsAfter):
+        def on_progress(self, run, progress):
+            if run.samples == 960:
+                raise Stop
+
+    options = {"size": 30, "saving": Saving(tmp_path, every=fl.minibatches(1)), "progress": None}
+    options |= {"validation": replace(session().validation, every=None), "controllers": [], "epoch": None}
+    with pytest.raises(Stop):
+        session(reporters=[DiesAtTheEnd(-1)], **options).run()
+    expected = [("progress", 1, 960), ("validation", 0, 60)]
+    for told in (expected, []):
+        heard = Heard()
+        session(reporters=[heard], **options).run()
+        assert [event[:3] for event in heard.events if event[0] != "checkpoint"] == told
+
+
+def test_another_run_in_the_folder_does_not_eat_checkpoints(tmp_path):
+    """`restore=False` where a longer run has been, and after a torn newest: what is saved now is what is kept."""
+    session(tmp_path, saving=Saving(tmp_path, every=fl.minibatches(3), keep=1)).run()
+    saving = Saving(tmp_path, every=fl.minibatches(3), keep=1, restore=False)
+    with pytest.raises(Stop):
+        session(saving=saving, reporters=[StopsAfter(5)]).run()
+    kept = list(tmp_path.iterdir())
+    assert len(kept) == 1
+    assert kept[0].name.endswith("-48")
+    assert session(tmp_path, saving=replace(saving, restore=True)).run().samples == 960
+
+
+def test_other_spans_after_a_restore(tmp_path):
+    """Spans changed between two starts: nothing fires but where the new spans are full."""
+    with pytest.raises(Stop):
+        session(tmp_path, size=30, progress=fl.samples(60), reporters=[StopsAfter(14)]).run()
+    heard = Heard()
+    session(tmp_path, size=30, progress=fl.samples(480), reporters=[heard]).run()
+    assert [event[1:3] for event in heard.events if event[0] == "progress"] == [(7, 120), (8, 480)]
+
+
+def test_save_from_a_reporter(tmp_path):
+    """`save` is done when all that belongs to the update is done: the law holds for checkpoints asked for."""
+
+    class Saves(StopsAfter):
+        def on_update(self, run, summary):
+            run.save()
+            super().on_update(run, summary)
+
+    expected = fingerprint(session(tmp_path / "whole").run())
+    saving = Saving(tmp_path / "asked", keep=None)
+    with pytest.raises(Stop):
+        session(saving=saving, reporters=[Saves(11)]).run()
+    assert len(list((tmp_path / "asked").iterdir())) == 10
+    assert fingerprint(session(saving=saving).run()) == expected
+
+
+def test_progress_time_goes_on_after_a_restore(tmp_path):
+    """The seconds of a span cover all its minibatches, before and after the restore."""
+
+    class Sleeps(Heard):
+        def on_update(self, run, summary):
+            time.sleep(0.02)
+            super().on_update(run, summary)
+
+    saving = Saving(tmp_path, every=fl.minibatches(1))
+    with pytest.raises(Stop):
+        session(saving=saving, progress=None, reporters=[Sleeps(), StopsAfter(11)]).run()
+    late = Heard()
+    late.on_progress = lambda run, progress: late.events.append((progress.minibatches, progress.seconds))
+    session(saving=saving, progress=fl.minibatches(12), reporters=[late]).run()
+    (seconds,) = [event[1] for event in late.events if event[0] == 12]
+    assert seconds >= 10 * 0.02
+
+
+def test_sizes():
+    """A size of 0 ends the training; sizes below 0 and spans of 0 are refused."""
+    run = session(size=Schedule.sizes([30, 0], epoch_size=120), controllers=[], epoch=None)
+    assert run.run().samples == 120
+    run.scale = 8.0
+    assert run.next_size() == 0
+    with pytest.raises(ValueError, match="at least 0"):
+        session(size=-5)
+    with pytest.raises(ValueError, match="at least 1"):
+        session(progress=fl.samples(0))
+
+
+def test_ranks(tmp_path):
+    """In torch.distributed, rank 0 saves, others do not."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        run = session(tmp_path, saving=Saving(tmp_path, every="0.000001s")).run()
+        assert run.samples == 960
+        assert len(list(tmp_path.iterdir())) == 3
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_progress_validation_and_limits():
     """Spans in samples, minibatches and sweeps; each mark once; the rest at the end; max_samples cuts."""
     heard = Heard()
@@ -289,6 +472,10 @@ def test_controllers(tmp_path):
     assert scales == [1, 2, 4, 2, 4, 4, 4, 4]
     assert run.next_size() == 40
     assert best.restore(run.trainer.model) == 1.0
+    for controller in (ReduceOnPlateau(patience=0), GrowMinibatch(), KeepBest(str(tmp_path / "nan"))):
+        for loss in (math.nan, 2.0, 1.0):
+            controller.on_epoch_end(run, Told(loss), None)
+        assert controller.best == 1.0
     for controller in (ReduceOnPlateau(), GrowMinibatch(), best):
         controller.load_state_dict(json.loads(json.dumps(controller.state_dict())))
         with pytest.raises(fl.StateError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from feedline.errors import StateError
 
 VERSION = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
-_PREFIX, _TEMPORARY = "checkpoint-", ".writing-"
+_NAME, _TEMPORARY = re.compile(r"checkpoint-(\d+)-(\d+)"), ".writing-"
 
 _log = logging.getLogger("feedline")
 
@@ -66,13 +67,15 @@ class Checkpoints:
         """Folders of checkpoints, oldest first; they need not be whole."""
         if not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if path.name.startswith(_PREFIX))
+        found = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _NAME.fullmatch(path.name))]
+        return [path for _, path in sorted(found)]
 
     def save(self, number: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> Path:
-        """Write checkpoint ``number``; one of that number that is there already is replaced.
+        """Write a checkpoint, which becomes the newest.
 
         Args:
-            number: where the run stands, growing (label samples, say); orders the checkpoints.
+            number: where the run stands (label samples, say), for the name; checkpoints are ordered by when they were
+                saved, as a run that fell back to an earlier one comes by the same numbers again.
             tensors: by name, on any device.
             state: JSON types.
 
@@ -83,27 +86,22 @@ class Checkpoints:
         text = json.dumps({"feedline": VERSION, **_check_json(state)}, allow_nan=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_unfinished()
-        target = self.folder / f"{_PREFIX}{number:015d}"
+        before = self.paths()
+        serial = 1 + (int(before[-1].name.split("-")[1]) if before else 0)
+        target = self.folder / f"checkpoint-{serial:06d}-{number}"
         writing = self.folder / f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
             writing.mkdir()
             save_tensors(writing / TENSORS, tensors)
             _write(writing / STATE, text.encode())
             _sync(writing)
-            if target.exists():
-                # A folder cannot take the place of another that has files: step aside first.
-                aside = self.folder / f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
-                target.rename(aside)
-                writing.rename(target)
-                shutil.rmtree(aside)
-            else:
-                writing.rename(target)
+            writing.rename(target)
         except BaseException:
             shutil.rmtree(writing, ignore_errors=True)
             raise
         _sync(self.folder)
         if self.keep is not None:
-            for old in self.paths()[: -self.keep]:
+            for old in [*before, target][: -self.keep]:
                 shutil.rmtree(old)
         return target
 
@@ -120,7 +118,8 @@ class Checkpoints:
         """Remove what killed processes left half written."""
         for path in self.folder.glob(f"{_TEMPORARY}*"):
             pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
-            if not pid.isdigit() or not _alive(int(pid)):
+            # One of our own number is a dead namesake's: containers give out the same few numbers again and again.
+            if not pid.isdigit() or int(pid) == os.getpid() or not _alive(int(pid)):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -7,6 +7,8 @@ state is in the checkpoints, so a restored run adjusts as the one that never sto
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +56,7 @@ class ReduceOnPlateau:
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Count, and lower the rate when patience is out."""
         value = _value(self.watch, training, validation)
-        if self.best is None or value < self.best - abs(self.best) * self.least:
+        if _better(value, self.best, self.least):
             self.best, self.stalled = value, 0
             return
         self.stalled += 1
@@ -100,7 +102,7 @@ class GrowMinibatch:
         """Compare, and scale."""
         value = _value(self.watch, training, validation)
         if self.best is None:
-            self.best = value
+            self.best = None if math.isnan(value) else value
         elif value <= self.best - abs(self.best) * self.least:
             self.best = value
             run.scale = min(run.scale * self.factor, self.limit)
@@ -124,14 +126,14 @@ class KeepBest:
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
-    def __init__(self, folder: str, watch: str = "loss") -> None:
+    def __init__(self, folder: str | os.PathLike[str], watch: str = "loss") -> None:
         self._checkpoints, self.watch = Checkpoints(folder, keep=1), _watched(watch)
         self.best: float | None = None
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Save the model if it is the best so far."""
         value = _value(self.watch, training, validation)
-        if self.best is None or value < self.best:
+        if _better(value, self.best):
             self.best = value
             self._checkpoints.save(run.samples, run.trainer.model.state_dict(), {self.watch: value})
 
@@ -168,6 +170,11 @@ def _value(watch: str, training: Summary, validation: Summary | None) -> float:
     if value is None:
         raise ValueError("expected a metric to watch, got a trainer without one")
     return value
+
+
+def _better(value: float, best: float | None, least: float = 0.0) -> bool:
+    """Whether it improves on the best; what is not a number never does."""
+    return not math.isnan(value) and (best is None or value < best - abs(best) * least)
 
 
 def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:

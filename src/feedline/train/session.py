@@ -2,8 +2,8 @@
 
 `TrainingSession.run` goes from the latest checkpoint, or from the start, to the end. Everything that decides what
 happens next stands in a checkpoint: model and learners, the source's position, random generators, counters and running
-sums, controllers. Law (tests/train/test_session.py): killed at any point and started again, a run on the CPU ends with
-the parameters, bit for bit, of the run that never stopped.
+sums, controllers, whether it was stopped. Law (tests/train/test_session.py): killed at any point and started again, a
+run on the CPU ends with the parameters, bit for bit, of the run that never stopped.
 
 What happens after an update, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A
 checkpoint therefore holds the outcome of all that came before it. Spans count label samples, minibatches or sweeps of
@@ -12,6 +12,7 @@ the run; a minibatch that crosses several marks makes one action.
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import signal
@@ -28,11 +29,13 @@ import torch
 
 from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
-from feedline.train.checkpoint import Checkpoints
+from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.schedules import Schedule
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
 Size = int | Schedule
+
+_log = logging.getLogger("feedline")
 
 
 class Source(Protocol):
@@ -86,7 +89,7 @@ class Progress:
         number: from 1.
         summary: sums over its label samples.
         minibatches: updates in it.
-        seconds: wall time in it, in this process.
+        seconds: wall time in it, without the time between a checkpoint and the restore from it.
         waiting: share of that time spent waiting for the source, 0 to 1.
     """
 
@@ -138,7 +141,7 @@ class Evaluation:
         source: a limited source, read from its position and put back there afterwards; None: only a callback.
         every: validation only: how often; None: at the end.
         size: minibatch size, or a schedule of it over the samples of one pass.
-        max_samples: label samples to look at; None: all.
+        max_samples: samples to look at; None: all.
         callback: validation only: called with `Evaluated`; returning False ends the training.
     """
 
@@ -162,32 +165,32 @@ class Controller(Protocol):
         """Go on from there."""
 
 
-@dataclass(slots=True)
 class _Mark:
-    """Counts how often a span is full."""
+    """Notices that a span is full: the counts of the run against the last time it was asked."""
 
-    every: Span | None
-    passed: int = 0
+    __slots__ = ("_every", "_passed")
+
+    def __init__(self, every: Span | None) -> None:
+        if every is not None and every.count < 1:
+            raise ValueError(f"expected a span of at least 1, got {every}; leave it out to have none")
+        self._every, self._passed = every, 0
 
     def crossed(self, counts: Mapping[Unit, int]) -> bool:
         """Whether it has become full, once or several times, since the last call."""
-        if self.every is None:
+        if self._every is None:
             return False
-        now = counts[self.every.unit] // max(self.every.count, 1)
-        if now == self.passed:
-            return False
-        self.passed = now
-        return True
+        before, self._passed = self._passed, counts[self._every.unit] // self._every.count
+        return self._passed != before
 
 
-@dataclass(slots=True)
 class TrainingSession:
     """See the module.
 
     Args:
         trainer: model, loss, metric, learners.
         source: training data.
-        size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``).
+        size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``);
+            a size of 0 ends the training.
         max_samples: label samples to train on; None: until the source ends.
         progress: how often to report; None: once at the end.
         reporters: who is told.
@@ -199,74 +202,58 @@ class TrainingSession:
 
     Attributes:
         samples, minibatches, sweeps: trained so far.
+        stopped: a callback, a controller, `stop` or a rate of 0 ended the training. It is in the checkpoints: a run
+            that was stopped is over, and started again it does nothing more.
         interrupted: Ctrl-C ended the last `run`.
         scale: factor on the minibatch size, for controllers.
+
+    Raises:
+        ValueError: no end in sight, controllers without an epoch, nothing to validate or test with, a span of 0.
+        TypeError: a size that is no integer.
     """
 
-    trainer: Trainer
-    source: Source
-    size: Size = 256
-    max_samples: int | None = None
-    progress: Span | None = None
-    reporters: Sequence[Reporter] = ()
-    saving: Saving | None = None
-    validation: Evaluation | None = None
-    test: Evaluation | None = None
-    epoch: Span | None = None
-    controllers: Sequence[Controller] = ()
-
-    samples: int = field(default=0, init=False)
-    minibatches: int = field(default=0, init=False)
-    sweeps: int = field(default=0, init=False)
-    interrupted: bool = field(default=False, init=False)
-    scale: float = field(default=1.0, init=False)
-
-    def __post_init__(self) -> None:
-        if self.controllers and self.epoch is None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        source: Source,
+        size: Size = 256,
+        *,
+        max_samples: int | None = None,
+        progress: Span | None = None,
+        reporters: Sequence[Reporter] = (),
+        saving: Saving | None = None,
+        validation: Evaluation | None = None,
+        test: Evaluation | None = None,
+        epoch: Span | None = None,
+        controllers: Sequence[Controller] = (),
+    ) -> None:
+        if controllers and epoch is None:
             raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
-        if self.source.is_infinite and self.max_samples is None:
+        if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
-        for name, testing in (("validation", self.validation), ("test", self.test)):
-            if testing is None or testing.source is None:
-                if testing is not None and testing.callback is None:
-                    raise ValueError(f"expected a source or a callback for the {name}, got neither")
-            elif testing.source.is_infinite and testing.max_samples is None:
-                raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
-        self._marks = {
-            "progress": _Mark(self.progress),
-            "validation": _Mark(self.validation.every if self.validation else None),
-            "epoch": _Mark(self.epoch),
-        }
-        self._saving_mark, self._saving_seconds = _Mark(None), None
-        if self.saving is not None:
-            if isinstance(self.saving.every, Span):
-                self._saving_mark = _Mark(self.saving.every)
-            elif self.saving.every is not None:
-                self._saving_seconds = seconds_of(self.saving.every)
-        self._checkpoints = None if self.saving is None else Checkpoints(self.saving.folder, self.saving.keep)
-        self._done = {"progress": 0, "validation": 0}
+        _check_evaluation("validation", validation)
+        _check_evaluation("test", test)
+        self.trainer, self.source, self.size, self.max_samples = trainer, source, _sizes(size), max_samples
+        self.reporters, self.controllers = list(reporters), list(controllers)
+        self.saving, self.validation, self.test = saving, validation, test
+        self.samples = self.minibatches = self.sweeps = 0
+        self.stopped = self.interrupted = False
+        self.scale = 1.0
+
+        on_samples = saving.every if saving is not None and isinstance(saving.every, Span) else None
+        self._progress_mark, self._epoch_mark, self._saving_mark = _Mark(progress), _Mark(epoch), _Mark(on_samples)
+        self._validation_mark = _Mark(validation.every if validation is not None else None)
+        self._seconds: float | None = None
+        if saving is not None and saving.every is not None and not isinstance(saving.every, Span):
+            self._seconds = seconds_of(saving.every)
+        self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
+        self._last_save = 0.0
+        self._save_asked = self._unsaved = False
+        self._progress_done = self._validations_done = 0
         self._since = _Sums()
         self._epoch_sum = NOTHING
-        self._validated: Summary | None = None
-        self._validated_at = -1
-        self._saved_at = -1
-        self._stop = False
-        self._waited = 0.0
-
-    # __slots__ of a dataclass hold declared fields only; these are made in __post_init__.
-    _marks: dict[str, _Mark] = field(init=False, repr=False)
-    _saving_mark: _Mark = field(init=False, repr=False)
-    _saving_seconds: float | None = field(init=False, repr=False)
-    _checkpoints: Checkpoints | None = field(init=False, repr=False)
-    _done: dict[str, int] = field(init=False, repr=False)
-    _since: _Sums = field(init=False, repr=False)
-    _epoch_sum: Summary = field(init=False, repr=False)
-    _validated: Summary | None = field(init=False, repr=False)
-    _validated_at: int = field(init=False, repr=False)
-    _saved_at: int = field(init=False, repr=False)
-    _stop: bool = field(init=False, repr=False)
-    _waited: float = field(init=False, repr=False)
-    _last_save: float = field(init=False, repr=False, default=0.0)
+        self._validated: Summary | None = None  # the last validation's outcome, made after
+        self._validated_at = -1  # so many minibatches
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
@@ -274,27 +261,30 @@ class TrainingSession:
         """Train to the end; returns itself.
 
         Ctrl-C ends it after the update under way, with a checkpoint; a second one at once.
+
+        Raises:
+            StateError: the latest checkpoint is of another run: other data, model, learners or controllers.
         """
         self.interrupted = False
         self._restore()
         for reporter in self.reporters:
             reporter.on_start(self)
         self._last_save = time.monotonic()
-        self._since.began = time.perf_counter()
-        trained = False
+        self._since.go_on()
         try:
             with _sigint() as interrupt:
-                while not self._stop:
+                while not self.stopped:
                     summary = self._step()
                     if summary is None:
                         break
-                    trained = True
                     self._after_update(summary)
                     if interrupt.is_set():
                         self.interrupted = True
                         break
-                if trained:
+                if not self.interrupted:
                     self._finish()
+                if self._unsaved:
+                    self._save()
             if self.test is not None and not self.interrupted:
                 self._report_test("test", self._test(self.test, 0))
         finally:
@@ -303,24 +293,28 @@ class TrainingSession:
         return self
 
     def stop(self) -> None:
-        """End the run after the update under way, with everything that is due at its end."""
-        self._stop = True
+        """End the training after the update under way, with everything that is due at its end."""
+        self.stopped = True
+
+    def save(self) -> None:
+        """Write a checkpoint after the update under way, when all that belongs to it is done."""
+        self._save_asked = True
 
     def next_size(self) -> int:
-        """Size of the next minibatch in samples."""
-        position = Position(self.sweeps, 0, self.samples, self.samples)
-        size = self.size if isinstance(self.size, int) else int(self.size[position])
-        size = max(1, round(size * self.scale))
-        return size if self.max_samples is None else min(size, self.max_samples - self.samples)
+        """Size of the next minibatch in samples; 0: the training ends."""
+        size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
+        if size and self.scale != 1.0:
+            size = max(1, round(size * self.scale))
+        return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
     def _step(self) -> Summary | None:
         """One minibatch; None where the run ends."""
         size = self.next_size()
-        if size <= 0:
+        if size == 0:
             return None
         began = time.perf_counter()
         minibatch = self.source.next_minibatch(size)
-        self._waited += time.perf_counter() - began
+        self._since.waited += time.perf_counter() - began
         if not minibatch:
             return None
         summary = self.trainer.train_minibatch(minibatch)
@@ -331,38 +325,44 @@ class TrainingSession:
         self.minibatches += 1
         self.sweeps += bool(minibatch.sweep_end)
         if not summary.updated and summary.samples:
-            self._stop = True  # every learner's rate is 0: that is how a schedule ends a training
+            self.stopped = True  # every learner's rate is 0: that is how a schedule ends a training
         return summary
 
     def _after_update(self, summary: Summary) -> None:
+        self._unsaved = True
         for reporter in self.reporters:
             reporter.on_update(self, summary)
         self._since.add(summary)
-        self._epoch_sum = _plus(self._epoch_sum, summary)
-        counts = {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
-        if self._marks["progress"].crossed(counts):
+        if self.controllers:
+            self._epoch_sum = _plus(self._epoch_sum, summary)
+        counts = self._counts()
+        if self._progress_mark.crossed(counts):
             self._report_progress()
-        if self._marks["validation"].crossed(counts):
+        if self._validation_mark.crossed(counts):
             self._validate()
-        if self._marks["epoch"].crossed(counts):
+        if self._epoch_mark.crossed(counts):
             self._end_epoch()
         crossed = self._saving_mark.crossed(counts)
-        if crossed or self._due_by_time():
-            self.save()
+        if crossed or self._save_asked or self._due_by_time():
+            self._save()
+
+    def _counts(self) -> dict[Unit, int]:
+        return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
 
     def _finish(self) -> None:
-        """Whatever has begun and is not done, once."""
+        """Whatever has begun and is not done, once; nothing where a restored run was over already."""
         if self._since.minibatches:
             self._report_progress()
-        if self.validation is not None and self._validated_at != self.samples and not self.interrupted:
+            self._unsaved = True
+        if self.validation is not None and self.minibatches and self._validated_at != self.minibatches:
             self._validate()
-        if self.saving is not None and self._saved_at != self.samples:
-            self.save()
+            self._unsaved = True
 
     def _report_progress(self) -> None:
-        self._done["progress"] += 1
-        progress = self._since.progress(self._done["progress"], self._waited)
-        self._since, self._waited = _Sums(began=time.perf_counter()), 0.0
+        self._progress_done += 1
+        progress = self._since.progress(self._progress_done)
+        self._since = _Sums()
+        self._since.go_on()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
 
@@ -370,12 +370,12 @@ class TrainingSession:
 
     def _validate(self) -> None:
         assert self.validation is not None
-        result = self._test(self.validation, self._done["validation"])
-        self._done["validation"] += 1
-        self._validated, self._validated_at = result.summary, self.samples
+        result = self._test(self.validation, self._validations_done)
+        self._validations_done += 1
+        self._validated, self._validated_at = result.summary, self.minibatches
         self._report_test("validation", result)
         if self.validation.callback is not None and self.validation.callback(result) is False:
-            self._stop = True
+            self.stop()
 
     def _report_test(self, what: str, result: Evaluated) -> None:
         for reporter in self.reporters:
@@ -396,13 +396,13 @@ class TrainingSession:
 
     def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
         assert testing.source is not None
-        seen = 0
+        seen, sizes = 0, _sizes(testing.size)
         while testing.max_samples is None or seen < testing.max_samples:
-            size = testing.size
-            if not isinstance(size, int):
-                size = int(size[Position(0, 0, seen, seen)])
+            size = int(sizes[Position(0, 0, seen, seen)])
             if testing.max_samples is not None:
                 size = min(size, testing.max_samples - seen)
+            if size == 0:
+                return
             minibatch = testing.source.next_minibatch(size)
             if not minibatch:
                 return
@@ -410,46 +410,45 @@ class TrainingSession:
             yield minibatch
 
     def _end_epoch(self) -> None:
-        if self.validation is not None and self._validated_at != self.samples and self.controllers:
+        if self.validation is not None and self._validated_at != self.minibatches and self.controllers:
             self._validate()
-        validated = self._validated if self._validated_at == self.samples else None
+        validated = self._validated if self._validated_at == self.minibatches else None
         training, self._epoch_sum = self._epoch_sum, NOTHING
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
-    def save(self) -> Path | None:
-        """Write a checkpoint now; None where the session keeps none, or on ranks other than 0."""
+    def _save(self) -> None:
         self._last_save = time.monotonic()
-        self._saved_at = self.samples
+        self._save_asked = self._unsaved = False
         if self._checkpoints is None or rank() != 0:
-            return None
+            return
         tensors, rest = self.trainer.state_dict()
         rng, generators = _rng_state()
+        validation = self.validation.source if self.validation is not None else None
         state = {
             "samples": self.samples,
             "minibatches": self.minibatches,
             "sweeps": self.sweeps,
             "scale": self.scale,
-            "stopped": self._stop,
+            "stopped": self.stopped,
             "trainer": rest,
             "source": self.source.state_dict(),
-            "validation": None
-            if self.validation is None or self.validation.source is None
-            else self.validation.source.state_dict(),
-            "marks": {name: mark.passed for name, mark in [*self._marks.items(), ("saving", self._saving_mark)]},
-            "done": self._done,
-            "since": self._since.to_json(),
+            "validation": None if validation is None else validation.state_dict(),
+            "progress": [self._progress_done, self._since.to_json()],
+            "validated": [
+                self._validations_done,
+                self._validated_at,
+                None if self._validated is None else _summary_to_json(self._validated),
+            ],
             "epoch": _summary_to_json(self._epoch_sum),
-            "validated": [self._validated_at, None if self._validated is None else _summary_to_json(self._validated)],
             "controllers": [controller.state_dict() for controller in self.controllers],
             "random": generators,
         }
         path = self._checkpoints.save(self.samples, {**tensors, **rng}, state)
         for reporter in self.reporters:
             reporter.on_checkpoint(self, path)
-        return path
 
     def _restore(self) -> None:
         if self._checkpoints is None or self.saving is None or not self.saving.restore:
@@ -457,42 +456,57 @@ class TrainingSession:
         found = self._checkpoints.latest()
         if found is None:
             return
-        state = found.state
         try:
-            tensors = {n: t for n, t in found.tensors.items() if not n.startswith("random/")}
-            self.source.load_state_dict(state["source"])
-            if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
-                self.validation.source.load_state_dict(state["validation"])
-            self.trainer.load_state_dict(tensors, state["trainer"])
-            if len(state["controllers"]) != len(self.controllers):
-                raise StateError(
-                    "expected the controllers of the saved run",
-                    saved={"controllers": len(state["controllers"])},
-                    current={"controllers": len(self.controllers)},
-                )
-            for controller, own in zip(self.controllers, state["controllers"], strict=True):
-                controller.load_state_dict(own)
-            self.samples, self.minibatches, self.sweeps = (state[k] for k in ("samples", "minibatches", "sweeps"))
-            self.scale, self._stop = state["scale"], False
-            for name, mark in [*self._marks.items(), ("saving", self._saving_mark)]:
-                mark.passed = state["marks"][name]
-            self._done = dict(state["done"])
-            self._since = _Sums.from_json(state["since"])
-            self._epoch_sum = _summary_from_json(state["epoch"])
-            self._validated_at, validated = state["validated"]
-            self._validated = None if validated is None else _summary_from_json(validated)
-            _restore_rng(found.tensors, state["random"])
-        except KeyError as error:
-            raise StateError(f"expected a session's checkpoint in {found.path}, it lacks {error}") from error
-        self._saved_at = self.samples
+            self._go_to(found)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, StateError):
+                raise
+            raise StateError(f"expected a session's checkpoint in {found.path}, it does not fit: {error!r}") from error
+        self._unsaved = False
+        if self.stopped:
+            _log.warning(
+                "the run in %s was stopped after %d label samples and is over; to train anew, take another folder or "
+                "restore=False",
+                self._checkpoints.folder,
+                self.samples,
+            )
+
+    def _go_to(self, found: Checkpoint) -> None:
+        state = found.state
+        if len(state["controllers"]) != len(self.controllers):
+            raise StateError(
+                "expected the controllers of the saved run",
+                saved={"controllers": len(state["controllers"])},
+                current={"controllers": len(self.controllers)},
+            )
+        tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("random/")}
+        self.trainer.load_state_dict(tensors, state["trainer"])
+        self.source.load_state_dict(state["source"])
+        if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
+            self.validation.source.load_state_dict(state["validation"])
+        for controller, own in zip(self.controllers, state["controllers"], strict=True):
+            controller.load_state_dict(own)
+        self.samples, self.minibatches, self.sweeps = state["samples"], state["minibatches"], state["sweeps"]
+        self.scale, self.stopped = state["scale"], state["stopped"]
+        self._progress_done, since = state["progress"]
+        self._since = _Sums.from_json(since)
+        self._validations_done, self._validated_at, validated = state["validated"]
+        self._validated = None if validated is None else _summary_from_json(validated)
+        self._epoch_sum = _summary_from_json(state["epoch"])
+        # A checkpoint is written when all marks have been asked: where they stand follows from the counts, also for
+        # spans other than those of the saved run.
+        for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saving_mark):
+            mark.crossed(self._counts())
+        _restore_rng(found.tensors, state["random"])
 
     def _due_by_time(self) -> bool:
-        if self._saving_seconds is None:
+        if self._seconds is None:
             return False
-        due = time.monotonic() - self._last_save >= self._saving_seconds
+        due = time.monotonic() - self._last_save >= self._seconds
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
-            decision = torch.tensor([due], dtype=torch.uint8)
+            device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+            decision = torch.tensor([due], dtype=torch.uint8, device=device)
             distributed.broadcast(decision, 0)
             due = bool(decision.item())
         return due
@@ -500,26 +514,51 @@ class TrainingSession:
 
 @dataclass(slots=True)
 class _Sums:
-    """Running sums of a progress span."""
+    """Running sums of a progress span; its time goes on where a checkpoint left it."""
 
     summary: Summary = NOTHING
     minibatches: int = 0
-    began: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+    _before: float = 0.0
+    _began: float = 0.0
+
+    def go_on(self) -> None:
+        """From now on time counts."""
+        self._began = time.perf_counter()
 
     def add(self, summary: Summary) -> None:
         self.summary = _plus(self.summary, summary)
         self.minibatches += 1
 
-    def progress(self, number: int, waited: float) -> Progress:
-        seconds = time.perf_counter() - self.began
-        return Progress(number, self.summary, self.minibatches, seconds, min(1.0, waited / seconds) if seconds else 0.0)
+    def progress(self, number: int) -> Progress:
+        seconds = self._seconds()
+        waiting = min(1.0, self.waited / seconds) if seconds else 0.0
+        return Progress(number, self.summary, self.minibatches, seconds, waiting)
 
     def to_json(self) -> list[Any]:
-        return [_summary_to_json(self.summary), self.minibatches]
+        return [_summary_to_json(self.summary), self.minibatches, self.waited, self._seconds()]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> _Sums:
-        return cls(_summary_from_json(data[0]), int(data[1]))
+        summary, minibatches, waited, seconds = data
+        return cls(_summary_from_json(summary), minibatches, waited, seconds)
+
+    def _seconds(self) -> float:
+        return self._before + time.perf_counter() - self._began
+
+
+def _check_evaluation(name: str, testing: Evaluation | None) -> None:
+    if testing is None:
+        return
+    if testing.source is None:
+        if testing.callback is None:
+            raise ValueError(f"expected a source or a callback for the {name}, got neither")
+    elif testing.source.is_infinite and testing.max_samples is None:
+        raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
+
+
+def _sizes(size: Size) -> Schedule:
+    return size if isinstance(size, Schedule) else Schedule.sizes(size)
 
 
 def seconds_of(duration: float | str) -> float:
@@ -560,7 +599,7 @@ def _summary_from_json(data: Sequence[Any]) -> Summary:
 def rank() -> int:
     """Rank of this process in torch.distributed, 0 without it."""
     distributed = torch.distributed
-    return int(distributed.getrank()) if distributed.is_available() and distributed.is_initialized() else 0
+    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
 
 
 def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -576,7 +615,7 @@ def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def _restore_rng(tensors: Mapping[str, torch.Tensor], generators: Mapping[str, Any]) -> None:
     torch.set_rng_state(tensors["random/torch"])
-    cuda = [t for n, t in sorted(tensors.items()) if n.startswith("random/cuda")]
+    cuda = [tensors[name] for i in range(len(tensors)) if (name := f"random/cuda{i}") in tensors]
     if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(cuda)
     version, words, gauss = generators["python"]

@@ -128,7 +128,7 @@ class Trainer:
             ValueError: the loss is no tensor of one number a label sample.
         """
         if not minibatch or minibatch.num_sequences == 0:
-            return NOTHING
+            return self._nothing(minibatch)
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
@@ -140,8 +140,12 @@ class Trainer:
             losses.backward()
             total = summary if total is NOTHING else total + summary
         if total.samples == 0:
-            return NOTHING
+            return self._nothing(minibatch)
         updated = [learner.update(total.samples, sweep_end=minibatch.sweep_end) for learner in self.learners]
+        if any(updated):
+            for learner, did in zip(self.learners, updated, strict=True):
+                if not did:  # its rate is 0 here, and may be another one later
+                    learner.skip(total.samples, sweep_end=minibatch.sweep_end)
         return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
@@ -172,6 +176,13 @@ class Trainer:
                 total = summary if total is NOTHING else total + summary
         return total
 
+    def _nothing(self, minibatch: Minibatch) -> Summary:
+        """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""
+        if minibatch and minibatch.sweep_end:
+            for learner in self.learners:
+                learner.skip(0, sweep_end=True)
+        return NOTHING
+
     def _criteria(self, minibatch: Minibatch) -> tuple[Summary, torch.Tensor]:
         with self.autocast:
             output = self.forward(self.model, minibatch)
@@ -188,7 +199,8 @@ class Trainer:
             if self.metric is not None:
                 with torch.no_grad():
                     metric = self.metric(output, minibatch).sum(dtype=torch.float64)
-        return Summary(summed.detach(), metric, losses.numel()), summed
+        # Sums over an epoch outgrow the precision of the losses.
+        return Summary(summed.detach().double(), metric, losses.numel()), summed
 
     # ---- state ----------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Learner(ABC):
         scale: factor on whatever the schedule says, 1 at first; controllers lower it.
         samples: counted so far.
         minibatches: updates so far.
-        sweeps: updates so far that were told of a sweep's end.
+        sweeps: sweeps so far whose end it was told of.
 
     Raises:
         TypeError: a parameter that is no floating-point tensor.
@@ -251,6 +251,16 @@ class Learner(ABC):
         self.minibatches += 1
         self.sweeps += bool(sweep_end)
         return True
+
+    def skip(self, samples: int, *, sweep_end: bool = False) -> None:
+        """Let the clock go on without an update: others learned from this minibatch, or nobody could.
+
+        Args:
+            samples: label samples in the minibatch, over all ranks; at least 0.
+            sweep_end: whether the minibatch contains the end of a sweep.
+        """
+        self.samples += samples
+        self.sweeps += bool(sweep_end)
 
     def _rate(self, samples: int) -> float:
         """The rate of this minibatch for mean gradients."""

@@ -38,6 +38,8 @@ class JsonLines(Silent):
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
+        if _is_torn(path):
+            self._file.write("\n")  # or the first line of this run would be lost with what a crash left of the last
         self._write("start", run)
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
@@ -81,10 +83,19 @@ class JsonLines(Silent):
             self._file.flush()
 
 
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size == 0:
+            return False
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
+
+
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Events of a file in order of samples, each once: of a part that was trained again, the last time.
 
-    A last line torn by a crash is left out.
+    What was written after the place where a run began again is that run's to tell. A line torn by a crash is left out.
     """
     kept: dict[tuple[str, int], dict[str, Any]] = {}
     for text in Path(path).read_text(encoding="utf-8").splitlines():
@@ -92,6 +103,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             line = json.loads(text)
         except ValueError:
             continue
+        if line["event"] == "start":
+            kept = {key: old for key, old in kept.items() if old["samples"] <= line["samples"]}
         kept.pop((line["event"], line["samples"]), None)
         kept[line["event"], line["samples"]] = line
     return sorted(kept.values(), key=lambda line: line["samples"])

@@ -6,14 +6,18 @@ after 1, 2, 4, 8, … minibatches more. The format of every line is recorded fro
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
 from feedline.train.report.base import Silent
 from feedline.train.session import Evaluated, Progress, TrainingSession
 from feedline.train.trainer import Summary
+
+HEARTBEAT_SECONDS = 10.0
 
 
 class ProgressPrinter(Silent):
@@ -49,7 +53,7 @@ class ProgressPrinter(Silent):
         self._file: TextIO | None = None
         self._updates = self._epochs = self._tests = 0
         self._since_start = self._since_print = _Running()
-        self._last_beat = 0.0
+        self._last_beat = -math.inf
         if log_to_file is not None:
             path = Path(log_to_file) if rank is None else Path(f"{os.fspath(log_to_file)}rank{rank}")
             print(f"Redirecting log to file {path}", flush=True)
@@ -74,6 +78,7 @@ class ProgressPrinter(Silent):
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """See `update`."""
+        self._beat()
         if self.frequency is None or not summary.samples:
             self._updates += 1
             return
@@ -85,6 +90,7 @@ class ProgressPrinter(Silent):
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
         """See `test`."""
+        self._beat()
         if result.summary.samples:
             self.test(result.summary, result.minibatches)
 
@@ -144,6 +150,12 @@ class ProgressPrinter(Silent):
             self.line("CNTKCommandTrainEnd: train")
             self._file.close()
             self._file = None
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
+            print("PROGRESS: 0.00%", flush=True)  # job schedulers read standard output, whatever the log
+            self._last_beat = now
 
     def _metric(self, metric: float | None) -> str:
         value = metric if metric is not None else 0.0
