@@ -17,4 +17,6 @@ QUESTIONS = (
     "startup",
     "loader_peers",
     "learners",
+    "training_session",
+    "checkpoint",
 )

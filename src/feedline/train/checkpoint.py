@@ -30,6 +30,23 @@ VERSION = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-(\d+)-(\d+)"), ".writing-"
 
+#: As safetensors names them.
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
 _log = logging.getLogger("feedline")
 
 
@@ -148,28 +165,41 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as one safetensors file, forced to disk; names of tensors that share memory go to its metadata."""
-    from safetensors.torch import save_file
+    """Write tensors as one safetensors file, forced to disk; names of tensors that share memory go to its metadata.
 
+    Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
+
+    Raises:
+        TypeError: a tensor of a dtype that safetensors does not have.
+    """
     stored: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
-    sums: dict[str, int] = {}
     for name, tensor in tensors.items():
         plain = tensor.detach()
+        if plain.dtype not in _DTYPES:
+            raise TypeError(f"expected tensor `{name}` of a dtype that a checkpoint can hold, got {plain.dtype}")
         where = (plain.device, plain.data_ptr(), plain.shape, plain.stride(), plain.dtype)
         if plain.numel() and where in owners:
             aliases[name] = owners[where]
             continue
         owners[where] = name
-        # A view of a part of another tensor's memory is written by itself: it is restored into its own place.
-        plain = plain.cpu().contiguous()
-        if plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
-            plain = plain.clone()
-        stored[name] = plain
-        sums[name] = _native.crc32c(_bytes(plain))
-    save_file(stored, path, metadata={"feedline": json.dumps({"aliases": aliases, "crc32c": sums})})
-    with open(path, "rb+") as file:
+        stored[name] = plain.cpu().contiguous()
+    # The largest elements first: every tensor then begins at a multiple of its elements' size.
+    stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
+    sums = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
+    header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps({"aliases": aliases, "crc32c": sums})}}
+    end = 0
+    for name, tensor in stored.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in stored.values():
+            file.write(_bytes(tensor))
+        file.flush()
         os.fsync(file.fileno())
 
 

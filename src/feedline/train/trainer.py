@@ -1,7 +1,8 @@
 """One minibatch in, one update, a summary out.
 
-The trainer counts *label samples*: the numbers that the loss gives, one for each label. Gradients are of the sum of
-them, so every element of every sequence weighs the same whatever the length, and learners divide as their units say.
+The trainer counts *label samples*: the numbers that the loss gives, one for each label. Gradients are of their sum over
+the minibatch, or of their mean over all of it: every element of every sequence weighs the same whatever the length, and
+learners multiply or divide as their units say.
 A minibatch that does not fit the memory of a device is worked off in pieces; the update is the same up to rounding.
 
 Costs on top of the model: a few microseconds a minibatch. Sums stay tensors on the device until somebody reads them,
@@ -133,19 +134,18 @@ class Trainer:
             self.model.train()
         for parameter in self._parameters:
             parameter.grad = None
-        total = NOTHING
-        pieces = (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
-        for piece in pieces:
-            summary, losses = self._criteria(piece)
-            losses.backward()
-            total = summary if total is NOTHING else total + summary
+        # In one piece the gradients are made as means, which no learner has to scale; in several the count is known
+        # only at their end.
+        averaged = self.microbatch is None
+        total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
         if total.samples == 0:
             return self._nothing(minibatch)
-        updated = [learner.update(total.samples, sweep_end=minibatch.sweep_end) for learner in self.learners]
+        end = minibatch.sweep_end
+        updated = [learner.update(total.samples, sweep_end=end, averaged=averaged) for learner in self.learners]
         if any(updated):
             for learner, did in zip(self.learners, updated, strict=True):
                 if not did:  # its rate is 0 here, and may be another one later
-                    learner.skip(total.samples, sweep_end=minibatch.sweep_end)
+                    learner.skip(total.samples, sweep_end=end)
         return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
@@ -174,6 +174,21 @@ class Trainer:
             summary = self.test_minibatch(minibatch)
             if summary.samples:
                 total = summary if total is NOTHING else total + summary
+        return total
+
+    def _backward_whole(self, minibatch: Minibatch) -> Summary:
+        summary, summed = self._criteria(minibatch)
+        if summary.samples:
+            summed.backward(torch.full_like(summed, 1.0 / summary.samples))
+        return summary
+
+    def _backward_pieces(self, minibatch: Minibatch) -> Summary:
+        assert self.microbatch is not None
+        total = NOTHING
+        for piece in minibatch.parts(self.microbatch):
+            summary, summed = self._criteria(piece)
+            summed.backward()
+            total = summary if total is NOTHING else total + summary
         return total
 
     def _nothing(self, minibatch: Minibatch) -> Summary:
