@@ -230,6 +230,7 @@ def test_a_state_at_any_update_goes_on_bit_for_bit(kind, stop, again, reset):
     run(learner, range(stop), dtype=torch.float32)
     if reset:
         learner.reset_learning_rate(Schedule([0.03, 0.01], epoch_size=9))
+        learner.scale = 0.75
     state = copy.deepcopy(learner.state_dict())
     parameters = [p.clone() for p in whole]
     run(learner, range(stop, 10), dtype=torch.float32)
