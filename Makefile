@@ -2,6 +2,7 @@
 #
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
 #   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
+#   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks beside their peers; table and benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
@@ -12,7 +13,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test check bench sanitize fuzz wheel clean setup
+.PHONY: demo test kill check bench sanitize fuzz wheel clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
@@ -28,6 +29,7 @@ export PYTHONUNBUFFERED := 1
 setup: $(VENV)/.installed
 
 $(VENV)/.dependencies: pyproject.toml constraints.txt
+	@echo "installing what $^ name into $(VENV): some minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py dev)
 	touch $@
@@ -41,6 +43,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(TESTS) $(PYTEST_ARGS)
+
+kill: setup
+	FEEDLINE_KILLS=20 $(BIN)/python -m pytest tests/train/test_session.py::test_killed_anywhere_it_ends_the_same --timeout 900
 
 check: setup
 	$(BIN)/ruff check .

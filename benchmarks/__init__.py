@@ -16,4 +16,7 @@ QUESTIONS = (
     "memory",
     "startup",
     "loader_peers",
+    "learners",
+    "training_session",
+    "checkpoint",
 )

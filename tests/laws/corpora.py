@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import feedline as fl
+from tests.oracles.packing import Step
 
 
 class CountedCorpus(fl.Deserializer):
@@ -104,3 +105,27 @@ def window_of(source):
     """Number of chunks of the window in use: what a restore may read."""
     plan = source._timeline.window_at(source.position.sweep, source.position.ordinal)
     return len(plan.chunks)
+
+
+def whole_order(world, sweeps):
+    """Ordinals of all sweeps, in order."""
+    return [o for m in world.source(max_sweeps=sweeps).minibatches(50) for o in m.ids.tolist()]
+
+
+def axis_of(world, source, order, rank, count):
+    """The sequences of ``order``, sweeps one after the other, as the twins of packing take them."""
+    n = world.total
+    return [
+        Step(o, world.lengths[o], k // n, (k + 1) % n == 0, owner(world, source, k, count) == rank)
+        for k, o in enumerate(order)
+    ]
+
+
+def owner(world, source, k, count):
+    """Rank that owns place ``k`` of the axis: chunk's place in the sweep's order, or the sequence's own."""
+    sweep, place = divmod(k, world.total)
+    if world.settings["shuffle"] is False:
+        return place % count
+    plan = source._timeline.window_at(sweep, place)
+    chunk, _ = plan.locate(place - plan.first, place - plan.first + 1)
+    return (plan.position + int(chunk[0])) % count

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import assert_resumes, sequences_of
-from tests.laws.corpora import CountedCorpus, worlds
-from tests.oracles.packing import Step, local_minibatches
+from tests.laws.corpora import CountedCorpus, axis_of, whole_order, worlds
+from tests.oracles.packing import local_minibatches
 
 pytestmark = pytest.mark.filterwarnings("ignore:a minibatch of .* samples leaves none:RuntimeWarning")
-
-
-def whole_order(world, sweeps):
-    """Ordinals of all sweeps, in order."""
-    return [o for m in world.source(max_sweeps=sweeps).minibatches(50) for o in m.ids.tolist()]
 
 
 @given(worlds(), st.integers(1, 40), st.integers(1, 5))
@@ -45,25 +40,9 @@ def test_minibatches_are_those_of_the_twin(world, size, count, data):
     source = world.source(max_sweeps=3, filling="cntk", partition=(rank, count))
     got = [(m.ids.tolist(), m.global_samples, m.sweep_end) for m in source.minibatches(size)]
     order = whole_order(world, 3)
-    # Which sequences are whose is CNTK's rule, tested by its recorded answers; here it is taken as delivered.
-    owners = [owner(world, source, k, count) for k in range(len(order))]
-    n = world.total
-    axis = [
-        Step(ordinal, world.lengths[ordinal], k // n, (k + 1) % n == 0, owners[k] == rank)
-        for k, ordinal in enumerate(order)
-    ]
+    axis = axis_of(world, source, order, rank, count)
     room = max(1, size // count + (rank < size % count))
     assert got == list(local_minibatches(axis, room, world.settings["shuffle"] is not False))
-
-
-def owner(world, source, k, count):
-    """Rank that owns place ``k`` of the axis: chunk's place in the sweep's order, or the sequence's own."""
-    sweep, place = divmod(k, world.total)
-    if world.settings["shuffle"] is False:
-        return place % count
-    plan = source._timeline.window_at(sweep, place)
-    chunk, _ = plan.locate(place - plan.first, place - plan.first + 1)
-    return (plan.position + int(chunk[0])) % count
 
 
 @settings(max_examples=40)
@@ -100,6 +79,14 @@ def test_owning_nothing_ends_nothing():
     limited = source(max_sweeps=2)
     assert [bool(limited.next_minibatch(6)) for _ in range(3)] == [True, False, False]
     assert limited.position == fl.Position(2, 0, 12)
+
+
+def test_a_longer_sequence_is_not_taken_behind_the_end_of_a_sweep():
+    """CNTK's rule: what is left of a minibatch behind a sweep's end takes only what fits, even if that is nothing."""
+    corpus = CountedCorpus([9, 1, 1, 1], [4])
+    source = fl.MinibatchSource(corpus, shuffle=False, partition=(0, 2), filling="cntk", max_sweeps=2)
+    got = [(m.ids.tolist(), m.sweep_end, m.global_samples) for m in source.minibatches(2)]
+    assert got == [([0], False, 9), ([2], False, 2), ([], True, 1), ([0], False, 9), ([2], False, 2)]
 
 
 def test_a_size_too_small_for_all_workers_warns():

@@ -53,24 +53,28 @@ class Sample(NamedTuple):
 
 
 def lane_minibatches(axis, length, sizes):
-    """Truncated BPTT over a finite axis by one process: (pieces, sweep end) of every minibatch.
+    """Truncated BPTT over a finite axis by one process or worker: (pieces, sweep end) of every minibatch.
 
-    A piece is (lane, ordinal, sweep, [steps]); ``sizes`` gives the size of every call, as long as needed.
+    A piece is (lane, ordinal, sweep, [steps]); ``sizes`` gives the size of every call, as long as needed. A worker
+    that owns nothing of a whole sweep is not foreseen.
     """
     axis, lanes = deque(axis), []
     for size in sizes:
         width = max(1, size // length)
         while len(lanes) < width:
             lanes.append(deque())
-        served = range(len(lanes) - width, len(lanes))
+        served, passed = range(len(lanes) - width, len(lanes)), False
         for lane in served:
             while lane < width and sum(sample.step is not None for sample in lanes[lane]) <= length and axis:
                 s = axis.popleft()
+                if not s.mine:
+                    passed = passed or s.last
+                    continue
                 steps = range(s.length) if s.length else [None]
                 lanes[lane].extend(Sample(s.ordinal, i, s.sweep, s.last and i in (None, s.length - 1)) for i in steps)
         if not any(lanes):
             return
-        pieces, sweep_end = [], False
+        pieces, sweep_end = [], passed
         for lane in served:
             piece, taken = None, 0
             while lanes[lane] and (taken < length or lanes[lane][0].step is None):

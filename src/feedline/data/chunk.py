@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data.schema import Schema
-from feedline.data.value import Value
+from feedline.data.value import Value, counted_lengths
 from feedline.errors import DataError, SchemaError
 
 
@@ -65,12 +65,7 @@ class Chunk:
 
         int64 (num_sequences,), or None if every sequence counts one.
         """
-        size = self.schema.size_stream
-        counted = list(self.values.values()) if size is None else [self.values[size]]
-        if all(value.one_sample_each for value in counted):
-            return None
-        longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
-        return longest
+        return counted_lengths(self.schema, self.values)
 
     @property
     def nbytes(self) -> int:

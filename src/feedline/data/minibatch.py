@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.data.clock import Position
 from feedline.data.schema import Schema
-from feedline.data.value import Value
+from feedline.data.value import Value, counted_lengths
 
 
 class Minibatch(Mapping[str, Value]):
@@ -97,6 +97,39 @@ class Minibatch(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self.values_by_name)
+
+    def parts(self, budget: int) -> Iterator[Minibatch]:
+        """This minibatch in pieces of whole sequences of at most ``budget`` samples each (or one longer sequence).
+
+        The pieces share memory with the whole, and stand at its position; the last one alone ends a sweep.
+
+        Raises:
+            ValueError: a budget below 1.
+        """
+        if budget < 1:
+            raise ValueError(f"expected a budget of at least 1 sample, got {budget}")
+        if self.num_samples <= budget or self._ended:
+            yield self
+            return
+        lengths = counted_lengths(self.schema, self.values_by_name)
+        ends = np.arange(self.num_sequences + 1) if lengths is None else np.concatenate([[0], np.cumsum(lengths)])
+        a = 0
+        while a < self.num_sequences:
+            b = max(a + 1, int(np.searchsorted(ends, ends[a] + budget, side="right")) - 1)
+            values = {name: value.slice(a, b) for name, value in self.values_by_name.items()}
+            samples, last = int(ends[b] - ends[a]), b == self.num_sequences
+            yield Minibatch(
+                self.schema,
+                values,
+                self.ids[a:b],
+                samples,
+                self.global_samples,
+                self.position,
+                self.sweep_end and last,
+                lanes=None if self.lanes is None else self.lanes[a:b],
+                begins=None if self.begins is None else self.begins[a:b],
+            )
+            a = b
 
     def __eq__(self, other: object) -> bool:
         """Same sequences (or pieces in the same lanes), same bytes, same place on the axis."""

@@ -12,14 +12,14 @@ import abc
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from feedline import _native
-from feedline.data.schema import Stream
+from feedline.data.schema import Schema, Stream
 from feedline.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -575,6 +575,20 @@ class SparseValue(Value):
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
         return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
+
+
+def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
+    """Samples of each sequence as the minibatch budget counts them: of the defining stream, else the longest.
+
+    Returns:
+        int64 (num_sequences,), or None if every sequence counts one.
+    """
+    size = schema.size_stream
+    counted = list(values.values()) if size is None else [values[size]]
+    if all(value.one_sample_each for value in counted):
+        return None
+    longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
+    return longest
 
 
 def as_arrays(value: Value) -> tuple[Any, ...]:

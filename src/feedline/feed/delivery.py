@@ -95,12 +95,16 @@ class Delivery:
 
     def _pieces(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
         assert plan.pieces is not None
-        if plan.entered:
-            self._keep(plan.entered, rank, self._gather(tuple(Part(*run.place) for run in plan.entered), rank))
-        # Runs that entered before a restart, or in the lane of another rank.
-        missing = tuple(piece.run for piece in plan.pieces if piece.run.content is None)
-        if missing:
-            self._keep(missing, rank, self._gather_again(missing, rank))
+        entered, window = set(plan.entered), plan.start.segment.plan
+        runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
+        unread = [run for run in runs if run.content is None]
+        now = [run for run in unread if run in entered or run.segment.plan is window]
+        if now:
+            self._keep(now, rank, self._gather(tuple(Part(*run.place) for run in now), rank))
+        # The others entered before a restart, or in the lane of another rank.
+        if len(now) < len(unread):
+            old = [run for run in unread if run not in entered and run.segment.plan is not window]
+            self._keep(old, rank, self._gather_again(old, rank))
         values, ids, numbers, begins, samples = cut(self._schema, plan.pieces)
         self._count(int(begins.sum()), samples)
         position = self._axis.position(plan.start, label_samples)

@@ -29,7 +29,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.bounded import PerProcess
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.formats.files import PathLike, list_files
+from feedline.feed.formats.files import PathLike, list_files, open_file
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
@@ -62,8 +62,7 @@ class CTFDeserializer(Deserializer):
 
     Raises:
         SchemaError: no stream, two that read the same field, or a declaration that CTF cannot fill.
-        DataError: a file is no CTF, or its index cannot be written.
-        FileNotFoundError: no such file.
+        DataError: a file is missing or no CTF, or its index cannot be written.
     """
 
     def __init__(
@@ -376,7 +375,7 @@ class _File:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        with open(self.path, "rb", buffering=0) as text:
+        with open_file(self.path) as text:
             yield text
 
     def compare(self, text: BinaryIO) -> None:
@@ -404,7 +403,7 @@ def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any
 def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_File]:
     if progress is None:
         return [_File(path, options, cache, None) for path in paths]
-    sizes = [path.stat().st_size for path in paths]
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
     total, files = sum(sizes), list[_File]()
     for path, before in zip(paths, _offsets(sizes).tolist(), strict=False):
         files.append(_File(path, options, cache, lambda n, _, before=before: progress(before + n, total)))  # type: ignore[misc]

@@ -171,7 +171,7 @@ class Axis:
 
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
         """The segment of ``plan`` from its place ``start``, of at most ``most`` (`step`) sequences, with its lengths."""
-        segment = self.timeline.segment(plan, start, self.step if most is None else most)
+        segment = self.timeline.segment(plan, start, most or self.step)
         lengths = self.lengths(segment)
         if lengths is not None:
             segment.set_lengths(lengths)

@@ -1,0 +1,70 @@
+"""How fast is a checkpoint of 100 million parameters, whole, checked and forced to disk?
+
+Peer: the same bytes by one ``write`` and one ``fsync``: what the disk allows. Unit: MB/s of wall time, since that is
+what a training waits for. Both remove what they wrote before, outside the clock's reach only as far as the file system
+lets them: each keeps one file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import torch
+
+from benchmarks.harness import Answer, Stage, compare, race
+from feedline.train.checkpoint import Checkpoints, load
+
+TENSORS = 100
+
+
+def run(stage: Stage) -> list[Answer]:
+    """Saving beside writing, and loading."""
+    each = stage.size(1_000_000, 20_000)
+    rng = np.random.default_rng(0)
+    tensors = {f"layer{i}": torch.from_numpy(rng.random(each, np.float32)) for i in range(TENSORS)}
+    content = np.concatenate([tensor.numpy() for tensor in tensors.values()])
+    size = content.nbytes
+    folder = stage.data / "bench-checkpoints"
+    store = Checkpoints(folder, keep=1)
+    number = 0
+
+    def save() -> float:
+        nonlocal number
+        number += 1
+        store.save(number, tensors, {"number": number})
+        return size
+
+    def write() -> float:
+        with open(stage.data / "bench-checkpoint.bin", "wb", buffering=0) as file:
+            left = memoryview(content).cast("B")
+            while left:  # one call takes at most 2 GiB
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        return size
+
+    ran = race({"ours": save, "write": write}, stage.rounds(7), clock="wall")
+    read = race({"ours": lambda: float(bool(load(store.paths()[-1]))) * size}, stage.rounds(7), clock="wall")
+    shutil.rmtree(folder)
+    os.unlink(stage.data / "bench-checkpoint.bin")
+    millions = TENSORS * each / 1e6
+    return [
+        compare(
+            ran,
+            "ours",
+            "write",
+            f"a checkpoint of {millions:.0f} M parameters",
+            "MB/s",
+            scale=1e-6,
+            at_least=0.6,
+            note="wall time; a CRC-32C of every tensor is in it",
+        ),
+        Answer(
+            question=f"reading a checkpoint of {millions:.0f} M parameters",
+            unit="MB/s",
+            ours=read.rate("ours") / 1e6,
+            spread=read.spread("ours"),
+            note="wall time, from the page cache; every CRC-32C is checked",
+        ),
+    ]

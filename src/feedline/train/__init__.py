@@ -1,0 +1,53 @@
+"""How is it learned from? Schedules over the clock, learners, the trainer, the session and who is told of it.
+
+Needs torch (the extra ``torch``).
+"""
+
+from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau
+from feedline.train.learners import (
+    SGD,
+    AdaDelta,
+    AdaGrad,
+    Adam,
+    FSAdaGrad,
+    Learner,
+    MomentumSGD,
+    Nesterov,
+    RMSProp,
+    Step,
+    TorchLearner,
+    Universal,
+)
+from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
+from feedline.train.schedules import Schedule
+from feedline.train.session import Evaluation, Saving, TrainingSession
+from feedline.train.trainer import Summary, Trainer
+
+__all__ = [
+    "SGD",
+    "AdaDelta",
+    "AdaGrad",
+    "Adam",
+    "Console",
+    "Evaluation",
+    "FSAdaGrad",
+    "GrowMinibatch",
+    "JsonLines",
+    "KeepBest",
+    "Learner",
+    "MomentumSGD",
+    "Nesterov",
+    "ProgressPrinter",
+    "RMSProp",
+    "ReduceOnPlateau",
+    "Saving",
+    "Schedule",
+    "Step",
+    "Summary",
+    "TensorBoard",
+    "TorchLearner",
+    "Trainer",
+    "TrainingSession",
+    "Universal",
+    "plot_losses",
+]

@@ -1,0 +1,28 @@
+"""How are parameters updated? A file a rule; what they share is in `base`."""
+
+from feedline.train.learners.adadelta import AdaDelta
+from feedline.train.learners.adagrad import AdaGrad
+from feedline.train.learners.adam import Adam
+from feedline.train.learners.base import Learner, Step
+from feedline.train.learners.fsadagrad import FSAdaGrad
+from feedline.train.learners.momentum_sgd import MomentumSGD
+from feedline.train.learners.nesterov import Nesterov
+from feedline.train.learners.rmsprop import RMSProp
+from feedline.train.learners.sgd import SGD
+from feedline.train.learners.torch_learner import TorchLearner
+from feedline.train.learners.universal import Universal
+
+__all__ = [
+    "SGD",
+    "AdaDelta",
+    "AdaGrad",
+    "Adam",
+    "FSAdaGrad",
+    "Learner",
+    "MomentumSGD",
+    "Nesterov",
+    "RMSProp",
+    "Step",
+    "TorchLearner",
+    "Universal",
+]

@@ -1,0 +1,150 @@
+"""Any optimizer of torch (or written for it) as a learner: its rule, our clock, rates and states without pickle."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from feedline.errors import StateError
+from feedline.train.learners.base import Batch, Learner, Step
+from feedline.train.schedules import Schedule, Values
+
+
+class TorchLearner(Learner):
+    """Updates by a `torch.optim.Optimizer`, which sees the gradients (mean, unless told otherwise) as ``.grad``.
+
+    A parameter's ``.grad`` is afterwards what it was before. Where no scaling, clipping or penalty is asked for
+    (``averaged=True`` and default options), nothing is copied.
+
+    Args:
+        optimizer: over the parameters to be learned, in its groups. It must have a learning rate called ``lr``, and
+            do its step without a closure.
+        lr: as of `Learner`. The first group follows it; the others keep the ratio of their rates to the first's.
+            None: rates are the optimizer's own, set by whoever has it, times `Learner.scale` while it steps;
+            ``gradients="sum"`` changes none of them.
+        options: further arguments of `Learner`.
+
+    Raises:
+        TypeError: no optimizer, or one that needs a closure.
+        ValueError: an optimizer without ``lr``, or groups of which the first has rate 0; what `Learner` raises.
+    """
+
+    takes_sparse = True
+    whole = True
+
+    def __init__(self, optimizer: torch.optim.Optimizer, lr: Schedule | Values | None = None, **options: Any) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise TypeError(f"expected an optimizer that steps without a closure, got {type(optimizer).__name__}")
+        if not all("lr" in group for group in optimizer.param_groups):
+            raise ValueError(f"expected a learning rate 'lr' in all groups of {type(optimizer).__name__}")
+        self.optimizer, self._follows = optimizer, lr is not None
+        self.rule = f"torch.{type(optimizer).__name__}"
+        rates = self._optimizer_rates()
+        super().__init__(_parameters(optimizer), max(rates) if lr is None else lr, **options)
+        if len(rates) > 1 and rates[0] == 0:
+            raise ValueError(f"expected the first group's rate to be above 0, got rates {rates}: the others follow it")
+        self._ratios = [1.0] if len(rates) == 1 else [rate / rates[0] for rate in rates]
+
+    def learning_rate(self) -> float:
+        """What the schedule says for the next update; without one, the largest rate of the optimizer's groups."""
+        return super().learning_rate() if self._scheduled else self._rate(1)
+
+    @property
+    def _scheduled(self) -> bool:
+        return self._follows or self._lr_was_reset
+
+    def _optimizer_rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _rate(self, samples: int) -> float:
+        return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
+
+    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+        gradients = batch.gradients
+        if step.scale != 1.0:
+            gradients = torch._foreach_mul(gradients, step.scale)
+        own = self._optimizer_rates()
+        self._set_rates([step.rate * r for r in self._ratios] if self._scheduled else [self.scale * r for r in own])
+        before = [parameter.grad for parameter in self._list]
+        try:
+            for parameter in self._list:
+                parameter.grad = None
+            for parameter, gradient in zip(batch.parameters, gradients, strict=True):
+                parameter.grad = gradient if gradient.dtype is parameter.dtype else gradient.to(parameter.dtype)
+            self.optimizer.step()
+        finally:
+            if not self._scheduled:
+                self._set_rates(own)
+            for parameter, gradient in zip(self._list, before, strict=True):
+                parameter.grad = gradient
+        return batch.numbers
+
+    def _set_rates(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)  # captured graphs hold on to the tensor
+            else:
+                group["lr"] = rate
+
+    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+        saved = self.optimizer.state_dict()
+        tensors: dict[str, torch.Tensor] = {}
+        names = list(self._parameters)
+        state = {names[place]: _flat(held, names[place], tensors) for place, held in saved["state"].items()}
+        groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
+        return tensors, {"state": state, "groups": groups}
+
+    def _restore(self, tensors: Mapping[str, torch.Tensor], own: Any) -> None:
+        places = {name: place for place, name in enumerate(self._parameters)}
+        try:
+            state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
+            groups = [_unflat(group, tensors) for group in own["groups"]]
+            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r}") from error
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The parameters of all groups, in the order of the optimizer's own state; named if the optimizer knows names."""
+    found: list[Any] = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names")
+        found += zip(names, group["params"], strict=True) if names else group["params"]
+    return found
+
+
+def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """JSON types for a value; tensors in it are put into ``tensors`` under their path."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value
+        return {"tensor": path}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_flat(item, f"{path}.{k}", tensors) for k, item in enumerate(value)]}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {"mapping": {key: _flat(item, f"{path}.{key}", tensors) for key, item in value.items()}}
+    raise StateError(
+        f"the optimizer keeps {path} as {type(value).__name__}, which a state cannot hold; "
+        "expected tensors, numbers, text, and lists, tuples and mappings of them"
+    )
+
+
+def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What `_flat` was given; tensors are copies."""
+    if not isinstance(value, Mapping):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "tensor":
+        return tensors[held].clone()
+    if kind == "mapping":
+        return {key: _unflat(item, tensors) for key, item in held.items()}
+    items = [_unflat(item, tensors) for item in held]
+    return items if kind == "list" else tuple(items)

@@ -1,0 +1,88 @@
+"""Progress for people: a bar on a terminal, a line a progress span everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from feedline.train.report.base import Silent
+from feedline.train.session import Evaluated, Progress, TrainingSession
+from feedline.train.trainer import Summary
+
+
+class Console(Silent):
+    """See the module. On a terminal, with `rich` installed, a bar shows label samples done.
+
+    Args:
+        file: where to; None: standard error.
+        bar: None: on a terminal; False: never.
+        rank: print on this rank only (of torch.distributed); None: on all.
+    """
+
+    def __init__(self, file: TextIO | None = None, bar: bool | None = None, rank: int | None = 0) -> None:
+        self._file = file if file is not None else sys.stderr
+        self._wants_bar = self._file.isatty() if bar is None else bar
+        self._rank = rank
+        self._bar: Any = None
+        self._task: Any = None
+
+    def on_start(self, run: TrainingSession) -> None:
+        """Says where a restored run goes on."""
+        if run.samples:
+            self._say(f"going on after {run.samples:,} label samples")
+        if self._wants_bar and self._mine():
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=RichConsole(file=self._file, force_terminal=True), transient=True)
+            self._task = self._bar.add_task("training", total=run.max_samples, completed=run.samples)
+            self._bar.start()
+
+    def on_update(self, run: TrainingSession, summary: Summary) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=run.samples)
+
+    def on_progress(self, run: TrainingSession, progress: Progress) -> None:
+        """One line."""
+        summary, seconds = progress.summary, progress.seconds
+        metric = "" if summary.metric is None else f"  metric {summary.metric:.4f}"
+        speed = f"{summary.samples / seconds:,.0f} samples/s" if seconds else "-"
+        rate = run.trainer.learners[0].learning_rate()
+        self._say(
+            f"[{progress.number}] {run.samples:,} samples  loss {summary.loss:.5f}{metric}  rate {rate:g}  {speed}, "
+            f"{progress.waiting:.1%} waiting for data"
+        )
+
+    def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
+        """One line."""
+        if result.summary.samples:
+            metric = "" if result.summary.metric is None else f"  metric {result.summary.metric:.4f}"
+            self._say(f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,})")
+
+    def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
+        """One line."""
+        self._say(f"saved {path}")
+
+    def on_end(self, run: TrainingSession) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if run.interrupted:
+            self._say(f"interrupted after {run.samples:,} label samples")
+
+    def _mine(self) -> bool:
+        from feedline.train.session import rank
+
+        return self._rank is None or rank() == self._rank
+
+    def _say(self, text: str) -> None:
+        if not self._mine():
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=self._file, flush=True)

@@ -1,0 +1,68 @@
+"""TensorBoard, under the tags that CNTK wrote."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from feedline.train.report.base import Silent
+from feedline.train.session import Evaluated, Progress, TrainingSession
+from feedline.train.trainer import Summary
+
+
+class TensorBoard(Silent):
+    """Writes ``minibatch/avg_loss``, ``summary/avg_loss``, ``validation/…`` and learning rates, over label samples.
+
+    Args:
+        folder: of the event files.
+        every: minibatches between two ``minibatch/…`` values; 0: none. Each one waits for the device.
+        rank: write on this rank only.
+
+    Raises:
+        ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], every: int = 0, rank: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("tensorboard is not installed; run: pip install tensorboard") from error
+        self._make, self._folder, self._every, self._rank = SummaryWriter, os.fspath(folder), every, rank
+        self._writer: Any = None
+
+    def on_start(self, run: TrainingSession) -> None:
+        """Opens the event file; of a restored run, points after its place are dropped."""
+        from feedline.train.session import rank
+
+        if rank() == self._rank:
+            self._writer = self._make(self._folder, purge_step=run.samples or None)
+
+    def on_update(self, run: TrainingSession, summary: Summary) -> None:
+        """Every so many minibatches."""
+        if self._every and run.minibatches % self._every == 0 and summary.samples:
+            self._write("minibatch", run, summary)
+
+    def on_progress(self, run: TrainingSession, progress: Progress) -> None:
+        """Averages, rates, waiting."""
+        self._write("summary", run, progress.summary)
+        if self._writer is not None:
+            for i, learner in enumerate(run.trainer.learners):
+                self._writer.add_scalar(f"learner{i}/rate", learner.learning_rate(), run.samples)
+            self._writer.add_scalar("feed/waiting", progress.waiting, run.samples)
+
+    def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
+        """Averages."""
+        self._write(what, run, result.summary)
+
+    def on_end(self, run: TrainingSession) -> None:
+        """Closes the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write(self, group: str, run: TrainingSession, summary: Summary) -> None:
+        if self._writer is None or not summary.samples:
+            return
+        self._writer.add_scalar(f"{group}/avg_loss", summary.loss, run.samples)
+        if summary.metric is not None:
+            self._writer.add_scalar(f"{group}/avg_metric", summary.metric, run.samples)

@@ -1,0 +1,213 @@
+"""Numbers over the clock: learning rates, momentum, minibatch sizes.
+
+A schedule is a value: immutable, comparable, written to JSON and back without loss. What it says at a position
+depends on that position alone (label samples seen, or sweeps done), so a resumed run needs no state of it. Looking
+a number up costs one binary search.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from feedline.data import Position, Unit
+
+#: A number for ever, or a list of numbers and of (count, number) pairs, each for so many epochs.
+Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Schedule:
+    """A number for every position; the last one holds for ever.
+
+    ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, 0.05 after them;
+    without ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number there, ``schedule[count]`` the
+    number after so many label samples or sweeps, whichever it counts.
+
+    Args:
+        values: a number, or a list of numbers (one epoch each) and of (count, number) pairs (so many epochs each).
+            A count of 0 may stand in last place only, where counts mean nothing. Integers stay integers.
+        epoch_size: label samples in an epoch; None: epochs are sweeps. A single number has no epochs.
+        reference: the reference minibatch size, in samples: the number is meant for a minibatch of that many, and
+            `rate` and `momentum` carry it over to minibatches of other sizes. 1: the number is per sample. None:
+            it is for a whole minibatch, whatever its size.
+
+    Attributes:
+        steps: (count, number) pairs, the last count 1.
+        epoch_size: see above.
+        reference: see above.
+
+    Raises:
+        TypeError: something that is no number where a number belongs.
+        ValueError: an empty list, a count below 1 before the last place, a number that is not finite, an epoch or
+            reference size below 1, or an epoch size for a single number.
+    """
+
+    steps: tuple[tuple[int, float], ...]
+    epoch_size: int | None
+    reference: int | None
+    _ends: tuple[int, ...] = field(compare=False)
+
+    def __init__(self, values: Values, *, epoch_size: int | None = None, reference: int | None = None) -> None:
+        for what, size in (("epoch_size", epoch_size), ("reference", reference)):
+            if size is not None and (_integer(size, what) < 1):
+                raise ValueError(f"expected {what} to be at least 1 sample, got {size}; leave it out to have none")
+        if _is_number(values):
+            if epoch_size is not None:
+                raise ValueError(
+                    f"expected no epoch_size beside a single number, got {epoch_size}: the number holds for ever; "
+                    "pass a list for values that change"
+                )
+            values = [values]  # type: ignore[list-item]
+        steps = _steps(values)
+        lengths = (count * (epoch_size or 1) for count, _ in steps[:-1])
+        put = object.__setattr__
+        put(self, "steps", steps)
+        put(self, "epoch_size", None if epoch_size is None else int(epoch_size))
+        put(self, "reference", None if reference is None else int(reference))
+        put(self, "_ends", tuple(accumulate(lengths)))
+
+    @classmethod
+    def of(cls, values: Schedule | Values) -> Schedule:
+        """A schedule as it is; numbers as ``Schedule(numbers)``."""
+        return values if isinstance(values, Schedule) else cls(values)
+
+    @classmethod
+    def per_sample(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
+        """Numbers per sample: reference size 1."""
+        return cls(values, epoch_size=epoch_size, reference=1)
+
+    @classmethod
+    def time_constant(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
+        """Momentum as time constant: so many samples until a gradient has decayed to 1/e of its weight.
+
+        Args:
+            values: time constants in samples, at least 0; 0 is no momentum.
+            epoch_size: as in the constructor.
+
+        Raises:
+            ValueError: a negative time constant, or what the constructor raises.
+        """
+
+        def momentum(samples: float) -> float:
+            if samples < 0:
+                raise ValueError(f"expected time constants of at least 0 samples, got {samples}")
+            return math.exp(-1.0 / samples) if samples else 0.0
+
+        return cls(values, epoch_size=epoch_size, reference=1)._mapped(momentum)
+
+    @classmethod
+    def sizes(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
+        """Minibatch sizes in samples: integers of at least 0, where 0 ends the training.
+
+        Raises:
+            TypeError: a size that is no integer.
+            ValueError: a negative size, or what the constructor raises.
+        """
+
+        def size(value: float) -> int:
+            if _integer(value, "a minibatch size") < 0:
+                raise ValueError(f"expected minibatch sizes of at least 0 samples, got {value}")
+            return int(value)
+
+        return cls(values, epoch_size=epoch_size)._mapped(size)
+
+    @property
+    def unit(self) -> Unit:
+        """What it counts: `Unit.SAMPLE` (label samples) with an epoch size, otherwise `Unit.SWEEP`."""
+        return Unit.SWEEP if self.epoch_size is None else Unit.SAMPLE
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All numbers it ever says, in order."""
+        return tuple(number for _, number in self.steps)
+
+    def __getitem__(self, at: Position | int) -> float:
+        """The number at a position, or after so many label samples or sweeps (`unit`).
+
+        Raises:
+            ValueError: a negative count.
+        """
+        if isinstance(at, Position):
+            count = at.sweep if self.epoch_size is None else at.label_samples
+        else:
+            count = _integer(at, f"a place of a schedule (a Position, or a count of {self.unit.value}s)")
+        if count < 0:
+            raise ValueError(f"expected a count of {self.unit.value}s of at least 0, got {count}")
+        return self.steps[bisect_right(self._ends, count)][1]
+
+    def rate(self, at: Position | int, samples: int) -> float:
+        """The learning rate for the mean gradient of a minibatch of ``samples``: number x samples / reference."""
+        return self[at] if self.reference is None else self[at] * samples / self.reference
+
+    def momentum(self, at: Position | int, samples: int) -> float:
+        """The momentum over a minibatch of ``samples``: number ** (samples / reference)."""
+        return self[at] if self.reference is None else self[at] ** (samples / self.reference)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON types; `from_json` makes an equal schedule of it."""
+        values = [list(step) for step in self.steps]
+        return {"values": values, "epoch_size": self.epoch_size, "reference": self.reference}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schedule:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: a key is missing, or one too many; or what the constructor raises.
+        """
+        if not isinstance(data, Mapping) or set(data) != {"values", "epoch_size", "reference"}:
+            raise ValueError(f"expected a mapping of values, epoch_size and reference, got {data!r}")
+        return cls(data["values"], epoch_size=data["epoch_size"], reference=data["reference"])
+
+    def __repr__(self) -> str:
+        shown = [repr(number if count == 1 else (count, number)) for count, number in self.steps]
+        only = len(shown) == 1 and self.epoch_size is None
+        parts = [shown[0] if only else f"[{', '.join(shown)}]"]
+        parts += [f"epoch_size={self.epoch_size}"] if self.epoch_size is not None else []
+        parts += [f"reference={self.reference}"] if self.reference is not None else []
+        return f"Schedule({', '.join(parts)})"
+
+    def _mapped(self, function: Callable[[float], float]) -> Schedule:
+        values = [(count, function(number)) for count, number in self.steps]
+        return type(self)(values, epoch_size=self.epoch_size, reference=self.reference)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float:
+    if not _is_number(value):
+        raise TypeError(f"expected a number or a (count, number) pair, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"expected finite numbers, got {value!r}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"expected {what} to be an integer, got {value!r}")
+    return int(value)
+
+
+def _steps(values: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise TypeError(f"expected a number, or a list of numbers and (count, number) pairs, got {values!r}")
+    if not values:
+        raise ValueError("expected at least one number, got an empty list")
+    steps = []
+    for place, item in enumerate(values):
+        pair = item if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) else (1, item)
+        if len(pair) != 2:
+            raise TypeError(f"expected a number or a (count, number) pair, got {item!r} in place {place}")
+        count, last = _integer(pair[0], "a count"), place == len(values) - 1
+        if count < 0 or (count == 0 and not last):
+            raise ValueError(f"expected counts of at least 1 before the last place, got {item!r} in place {place}")
+        steps.append((1 if last else count, _number(pair[1])))
+    return tuple(steps)

@@ -1,0 +1,647 @@
+"""A training run as data: what is read, what is learned, how often to look, to validate and to save.
+
+`TrainingSession.run` goes from the latest checkpoint, or from the start, to the end. Everything that decides what
+happens next stands in a checkpoint: model and learners, the source's position, random generators, counters and running
+sums, controllers, whether it was stopped. Law (tests/train/test_session.py): killed at any point and started again, a
+run on the CPU ends with the parameters, bit for bit, of the run that never stopped.
+
+What happens after an update, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A
+checkpoint therefore holds the outcome of all that came before it. Spans count label samples, minibatches or sweeps of
+the run; a minibatch that crosses several marks makes one action.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from feedline.data import Minibatch, Position, Span, Unit
+from feedline.errors import StateError
+from feedline.train.checkpoint import Checkpoint, Checkpoints
+from feedline.train.schedules import Schedule
+from feedline.train.trainer import NOTHING, Summary, Trainer
+
+Size = int | Schedule
+
+_log = logging.getLogger("feedline")
+
+
+class Source(Protocol):
+    """What a session reads from: a `MinibatchSource` or a user's own source."""
+
+    @property
+    def position(self) -> Position:
+        """What follows the last minibatch."""
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether it ends by itself."""
+
+    def next_minibatch(self, size: int) -> Minibatch:
+        """The next minibatch, false at the end."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go there."""
+
+
+class Reporter(Protocol):
+    """Told what happens; see `feedline.train.report` for some. All sums are over label samples."""
+
+    def on_start(self, run: TrainingSession) -> None:
+        """The run begins or goes on."""
+
+    def on_update(self, run: TrainingSession, summary: Summary) -> None:
+        """A minibatch was trained on."""
+
+    def on_progress(self, run: TrainingSession, progress: Progress) -> None:
+        """A progress span is full, or the run ends with one begun."""
+
+    def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
+        """A validation (``what`` is ``"validation"``) or the test at the end (``"test"``) is done."""
+
+    def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
+        """A checkpoint is on disk."""
+
+    def on_end(self, run: TrainingSession) -> None:
+        """The run is over, one way or another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What was done since the last progress.
+
+    Attributes:
+        number: from 1.
+        summary: sums over its label samples.
+        minibatches: updates in it.
+        seconds: wall time in it, without the time between a checkpoint and the restore from it.
+        waiting: share of that time spent waiting for the source, 0 to 1.
+    """
+
+    number: int
+    summary: Summary
+    minibatches: int
+    seconds: float
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The outcome of a validation or test.
+
+    Attributes:
+        number: from 0.
+        summary: sums over its label samples; without samples where there is no source.
+        minibatches: how many.
+    """
+
+    number: int
+    summary: Summary
+    minibatches: int
+
+
+@dataclass(slots=True)
+class Saving:
+    """When and where to checkpoint.
+
+    Args:
+        folder: one folder a run.
+        every: a span, seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: a power cut costs no more. None: at
+            the end only. Wall time is decided by rank 0 for all ranks.
+        keep: the newest so many; None: all.
+        restore: go on from the latest checkpoint in the folder.
+    """
+
+    folder: str | Path
+    every: Span | float | str | None = None
+    keep: int | None = 3
+    restore: bool = True
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What to validate or test on.
+
+    Args:
+        source: a limited source, read from its position and put back there afterwards; None: only a callback.
+        every: validation only: how often; None: at the end.
+        size: minibatch size, or a schedule of it over the samples of one pass.
+        max_samples: samples to look at; None: all.
+        callback: validation only: called with `Evaluated`; returning False ends the training.
+    """
+
+    source: Source | None = None
+    every: Span | None = None
+    size: Size = 32
+    max_samples: int | None = None
+    callback: Callable[[Evaluated], bool | None] | None = None
+
+
+class Controller(Protocol):
+    """Adjusts the run at the end of an epoch; see `feedline.train.controllers`."""
+
+    def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
+        """An epoch is over; ``validation`` is the one made at this place, if there was one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """In JSON types."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+
+
+class _Mark:
+    """Notices that a span is full: the counts of the run against the last time it was asked."""
+
+    __slots__ = ("_every", "_passed")
+
+    def __init__(self, every: Span | None) -> None:
+        if every is not None and every.count < 1:
+            raise ValueError(f"expected a span of at least 1, got {every}; leave it out to have none")
+        self._every, self._passed = every, 0
+
+    def crossed(self, counts: Mapping[Unit, int]) -> bool:
+        """Whether it has become full, once or several times, since the last call."""
+        if self._every is None:
+            return False
+        before, self._passed = self._passed, counts[self._every.unit] // self._every.count
+        return self._passed != before
+
+
+class TrainingSession:
+    """See the module.
+
+    Args:
+        trainer: model, loss, metric, learners.
+        source: training data.
+        size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``);
+            a size of 0 ends the training.
+        max_samples: label samples to train on; None: until the source ends.
+        progress: how often to report; None: once at the end.
+        reporters: who is told.
+        saving: checkpoints; None: none.
+        validation: cross validation; None: none.
+        test: a test at the end; None: none.
+        epoch: the span after which controllers look; label samples or sweeps.
+        controllers: learning-rate control, minibatch-size scaling and the like.
+
+    Attributes:
+        samples, minibatches, sweeps: trained so far.
+        stopped: a callback, a controller, `stop` or a rate of 0 ended the training. It is in the checkpoints: a run
+            that was stopped is over, and started again it does nothing more.
+        interrupted: Ctrl-C ended the last `run`.
+        scale: factor on the minibatch size, for controllers.
+
+    Raises:
+        ValueError: no end in sight, controllers without an epoch, nothing to validate or test with, a span of 0.
+        TypeError: a size that is no integer.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        source: Source,
+        size: Size = 256,
+        *,
+        max_samples: int | None = None,
+        progress: Span | None = None,
+        reporters: Sequence[Reporter] = (),
+        saving: Saving | None = None,
+        validation: Evaluation | None = None,
+        test: Evaluation | None = None,
+        epoch: Span | None = None,
+        controllers: Sequence[Controller] = (),
+    ) -> None:
+        if controllers and epoch is None:
+            raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
+        if source.is_infinite and max_samples is None:
+            raise ValueError("expected a training source that ends, or max_samples, got neither")
+        _check_evaluation("validation", validation)
+        _check_evaluation("test", test)
+        self.trainer, self.source, self.size, self.max_samples = trainer, source, _sizes(size), max_samples
+        self.reporters, self.controllers = list(reporters), list(controllers)
+        self.saving, self.validation, self.test = saving, validation, test
+        self.samples = self.minibatches = self.sweeps = 0
+        self.stopped = self.interrupted = False
+        self.scale = 1.0
+
+        on_samples = saving.every if saving is not None and isinstance(saving.every, Span) else None
+        self._progress_mark, self._epoch_mark, self._saving_mark = _Mark(progress), _Mark(epoch), _Mark(on_samples)
+        self._validation_mark = _Mark(validation.every if validation is not None else None)
+        self._seconds: float | None = None
+        if saving is not None and saving.every is not None and not isinstance(saving.every, Span):
+            self._seconds = seconds_of(saving.every)
+        self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
+        self._last_save = 0.0
+        self._save_asked = self._unsaved = False
+        self._progress_done = self._validations_done = 0
+        self._since = _Sums()
+        self._epoch_sum = NOTHING
+        self._validated: Summary | None = None  # the last validation's outcome, made after
+        self._validated_at = -1  # so many minibatches
+
+    # ---- the run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> TrainingSession:
+        """Train to the end; returns itself.
+
+        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once.
+
+        Raises:
+            StateError: the latest checkpoint is of another run: other data, model, learners or controllers.
+        """
+        self.interrupted = False
+        self._restore()
+        for reporter in self.reporters:
+            reporter.on_start(self)
+        self._last_save = time.monotonic()
+        self._since.go_on()
+        try:
+            with _sigint() as interrupt:
+                while not self.stopped:
+                    summary = self._step()
+                    if summary is None:
+                        break
+                    self._after_update(summary)
+                    if interrupt.is_set():
+                        self.interrupted = True
+                        break
+                if not self.interrupted:
+                    self._finish()
+                if self._unsaved:
+                    self._save()
+            if self.test is not None and not self.interrupted:
+                self._report_test("test", self._test(self.test, 0))
+        finally:
+            for reporter in self.reporters:
+                reporter.on_end(self)
+        return self
+
+    def stop(self) -> None:
+        """End the training after the update under way, with everything that is due at its end."""
+        self.stopped = True
+
+    def save(self) -> None:
+        """Write a checkpoint after the update under way, when all that belongs to it is done."""
+        self._save_asked = True
+
+    def next_size(self) -> int:
+        """Size of the next minibatch in samples; 0: the training ends."""
+        size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
+        if size and self.scale != 1.0:
+            size = max(1, round(size * self.scale))
+        return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
+
+    def _step(self) -> Summary | None:
+        """One minibatch; None where the run ends."""
+        size = self.next_size()
+        if size == 0:
+            return None
+        began = time.perf_counter()
+        minibatch = self.source.next_minibatch(size)
+        self._since.waited += time.perf_counter() - began
+        if not minibatch:
+            return None
+        summary = self.trainer.train_minibatch(minibatch)
+        count = getattr(self.source, "count_label_samples", None)
+        if count is not None:
+            count(summary.samples)
+        self.samples += summary.samples
+        self.minibatches += 1
+        self.sweeps += bool(minibatch.sweep_end)
+        if not summary.updated and summary.samples:
+            self.stopped = True  # every learner's rate is 0: that is how a schedule ends a training
+        return summary
+
+    def _after_update(self, summary: Summary) -> None:
+        self._unsaved = True
+        for reporter in self.reporters:
+            reporter.on_update(self, summary)
+        self._since.add(summary)
+        if self.controllers:
+            self._epoch_sum = _plus(self._epoch_sum, summary)
+        counts = self._counts()
+        if self._progress_mark.crossed(counts):
+            self._report_progress()
+        if self._validation_mark.crossed(counts):
+            self._validate()
+        if self._epoch_mark.crossed(counts):
+            self._end_epoch()
+        crossed = self._saving_mark.crossed(counts)
+        if crossed or self._save_asked or self._due_by_time():
+            self._save()
+
+    def _counts(self) -> dict[Unit, int]:
+        return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
+
+    def _finish(self) -> None:
+        """Whatever has begun and is not done, once; nothing where a restored run was over already."""
+        if self._since.minibatches:
+            self._report_progress()
+            self._unsaved = True
+        if self.validation is not None and self.minibatches and self._validated_at != self.minibatches:
+            self._validate()
+            self._unsaved = True
+
+    def _report_progress(self) -> None:
+        self._progress_done += 1
+        progress = self._since.progress(self._progress_done)
+        self._since = _Sums()
+        self._since.go_on()
+        for reporter in self.reporters:
+            reporter.on_progress(self, progress)
+
+    # ---- validation and test ------------------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        assert self.validation is not None
+        result = self._test(self.validation, self._validations_done)
+        self._validations_done += 1
+        self._validated, self._validated_at = result.summary, self.minibatches
+        self._report_test("validation", result)
+        if self.validation.callback is not None and self.validation.callback(result) is False:
+            self.stop()
+
+    def _report_test(self, what: str, result: Evaluated) -> None:
+        for reporter in self.reporters:
+            reporter.on_test(self, what, result)
+
+    def _test(self, testing: Evaluation, number: int) -> Evaluated:
+        if testing.source is None:
+            return Evaluated(number, NOTHING, 0)
+        state = testing.source.state_dict()
+        total, minibatches = NOTHING, 0
+        try:
+            for minibatch in self._testing_minibatches(testing):
+                total = _plus(total, self.trainer.test_minibatch(minibatch))
+                minibatches += 1
+        finally:
+            testing.source.load_state_dict(state)
+        return Evaluated(number, total, minibatches)
+
+    def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
+        assert testing.source is not None
+        seen, sizes = 0, _sizes(testing.size)
+        while testing.max_samples is None or seen < testing.max_samples:
+            size = int(sizes[Position(0, 0, seen, seen)])
+            if testing.max_samples is not None:
+                size = min(size, testing.max_samples - seen)
+            if size == 0:
+                return
+            minibatch = testing.source.next_minibatch(size)
+            if not minibatch:
+                return
+            seen += minibatch.global_samples
+            yield minibatch
+
+    def _end_epoch(self) -> None:
+        if self.validation is not None and self._validated_at != self.minibatches and self.controllers:
+            self._validate()
+        validated = self._validated if self._validated_at == self.minibatches else None
+        training, self._epoch_sum = self._epoch_sum, NOTHING
+        for controller in self.controllers:
+            controller.on_epoch_end(self, training, validated)
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self._last_save = time.monotonic()
+        self._save_asked = self._unsaved = False
+        if self._checkpoints is None or rank() != 0:
+            return
+        tensors, rest = self.trainer.state_dict()
+        rng, generators = _rng_state()
+        validation = self.validation.source if self.validation is not None else None
+        state = {
+            "samples": self.samples,
+            "minibatches": self.minibatches,
+            "sweeps": self.sweeps,
+            "scale": self.scale,
+            "stopped": self.stopped,
+            "trainer": rest,
+            "source": self.source.state_dict(),
+            "validation": None if validation is None else validation.state_dict(),
+            "progress": [self._progress_done, self._since.to_json()],
+            "validated": [
+                self._validations_done,
+                self._validated_at,
+                None if self._validated is None else _summary_to_json(self._validated),
+            ],
+            "epoch": _summary_to_json(self._epoch_sum),
+            "controllers": [controller.state_dict() for controller in self.controllers],
+            "random": generators,
+        }
+        path = self._checkpoints.save(self.samples, {**tensors, **rng}, state)
+        for reporter in self.reporters:
+            reporter.on_checkpoint(self, path)
+
+    def _restore(self) -> None:
+        if self._checkpoints is None or self.saving is None or not self.saving.restore:
+            return
+        found = self._checkpoints.latest()
+        if found is None:
+            return
+        try:
+            self._go_to(found)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, StateError):
+                raise
+            raise StateError(f"expected a session's checkpoint in {found.path}, it does not fit: {error!r}") from error
+        self._unsaved = False
+        if self.stopped:
+            _log.warning(
+                "the run in %s was stopped after %d label samples and is over; to train anew, take another folder or "
+                "restore=False",
+                self._checkpoints.folder,
+                self.samples,
+            )
+
+    def _go_to(self, found: Checkpoint) -> None:
+        state = found.state
+        if len(state["controllers"]) != len(self.controllers):
+            raise StateError(
+                "expected the controllers of the saved run",
+                saved={"controllers": len(state["controllers"])},
+                current={"controllers": len(self.controllers)},
+            )
+        tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("random/")}
+        self.trainer.load_state_dict(tensors, state["trainer"])
+        self.source.load_state_dict(state["source"])
+        if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
+            self.validation.source.load_state_dict(state["validation"])
+        for controller, own in zip(self.controllers, state["controllers"], strict=True):
+            controller.load_state_dict(own)
+        self.samples, self.minibatches, self.sweeps = state["samples"], state["minibatches"], state["sweeps"]
+        self.scale, self.stopped = state["scale"], state["stopped"]
+        self._progress_done, since = state["progress"]
+        self._since = _Sums.from_json(since)
+        self._validations_done, self._validated_at, validated = state["validated"]
+        self._validated = None if validated is None else _summary_from_json(validated)
+        self._epoch_sum = _summary_from_json(state["epoch"])
+        # A checkpoint is written when all marks have been asked: where they stand follows from the counts, also for
+        # spans other than those of the saved run.
+        for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saving_mark):
+            mark.crossed(self._counts())
+        _restore_rng(found.tensors, state["random"])
+
+    def _due_by_time(self) -> bool:
+        if self._seconds is None:
+            return False
+        due = time.monotonic() - self._last_save >= self._seconds
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+            decision = torch.tensor([due], dtype=torch.uint8, device=device)
+            distributed.broadcast(decision, 0)
+            due = bool(decision.item())
+        return due
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Running sums of a progress span; its time goes on where a checkpoint left it."""
+
+    summary: Summary = NOTHING
+    minibatches: int = 0
+    waited: float = 0.0
+    _before: float = 0.0
+    _began: float = 0.0
+
+    def go_on(self) -> None:
+        """From now on time counts."""
+        self._began = time.perf_counter()
+
+    def add(self, summary: Summary) -> None:
+        self.summary = _plus(self.summary, summary)
+        self.minibatches += 1
+
+    def progress(self, number: int) -> Progress:
+        seconds = self._seconds()
+        waiting = min(1.0, self.waited / seconds) if seconds else 0.0
+        return Progress(number, self.summary, self.minibatches, seconds, waiting)
+
+    def to_json(self) -> list[Any]:
+        return [_summary_to_json(self.summary), self.minibatches, self.waited, self._seconds()]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> _Sums:
+        summary, minibatches, waited, seconds = data
+        return cls(_summary_from_json(summary), minibatches, waited, seconds)
+
+    def _seconds(self) -> float:
+        return self._before + time.perf_counter() - self._began
+
+
+def _check_evaluation(name: str, testing: Evaluation | None) -> None:
+    if testing is None:
+        return
+    if testing.source is None:
+        if testing.callback is None:
+            raise ValueError(f"expected a source or a callback for the {name}, got neither")
+    elif testing.source.is_infinite and testing.max_samples is None:
+        raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
+
+
+def _sizes(size: Size) -> Schedule:
+    return size if isinstance(size, Schedule) else Schedule.sizes(size)
+
+
+def seconds_of(duration: float | str) -> float:
+    """Seconds of a number of them, or of text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
+
+    Raises:
+        ValueError: not a duration, or not positive.
+    """
+    seconds = duration
+    if isinstance(duration, str):
+        units = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+        parts = re.findall(r"(\d+(?:\.\d+)?)\s*(d|h|min|s)", duration)
+        if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(d|h|min|s)|\s", "", duration):
+            raise ValueError(f'expected a duration such as "30min", "2h" or "90s", got {duration!r}')
+        seconds = sum(float(n) * units[unit] for n, unit in parts)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ValueError(f"expected a positive number of seconds, got {duration!r}")
+    return float(seconds)
+
+
+def _plus(total: Summary, summary: Summary) -> Summary:
+    if summary.samples == 0:
+        return total
+    return summary if total.samples == 0 else total + summary
+
+
+def _summary_to_json(summary: Summary) -> list[Any]:
+    # Sums are kept in the precision they have: a resumed run adds on to the same numbers.
+    metric = None if summary.metric_sum is None else float(summary.metric_sum)
+    return [float(summary.loss_sum), metric, summary.samples, summary.updated]
+
+
+def _summary_from_json(data: Sequence[Any]) -> Summary:
+    loss, metric, samples, updated = data
+    return Summary(loss, metric, samples, updated) if samples else NOTHING
+
+
+def rank() -> int:
+    """Rank of this process in torch.distributed, 0 without it."""
+    distributed = torch.distributed
+    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Generators that user code may draw from: torch's (CPU and every CUDA device), Python's and NumPy's."""
+    tensors = {"random/torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        tensors |= {f"random/cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    version, words, gauss = random.getstate()
+    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    numpy_state = [str(kind), np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)]
+    return tensors, {"python": [version, list(words), gauss], "numpy": numpy_state}
+
+
+def _restore_rng(tensors: Mapping[str, torch.Tensor], generators: Mapping[str, Any]) -> None:
+    torch.set_rng_state(tensors["random/torch"])
+    cuda = [tensors[name] for i in range(len(tensors)) if (name := f"random/cuda{i}") in tensors]
+    if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(cuda)
+    version, words, gauss = generators["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, place, has_gauss, cached = generators["numpy"]
+    np.random.set_state((kind, np.asarray(keys, np.uint32), place, has_gauss, cached))
+
+
+class _sigint:  # noqa: N801  # used like a function
+    """Within the block, the first Ctrl-C sets an event instead of raising; the second raises."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._before: Any = None
+
+    def __enter__(self) -> threading.Event:
+        # Only the main thread may install a handler; elsewhere Ctrl-C goes where it goes.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self._event
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._event.is_set():
+            raise KeyboardInterrupt
+        self._event.set()
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)

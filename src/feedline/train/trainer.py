@@ -1,0 +1,289 @@
+"""One minibatch in, one update, a summary out.
+
+The trainer counts *label samples*: the numbers that the loss gives, one for each label. Gradients are of their sum over
+the minibatch, or of their mean over all of it: every element of every sequence weighs the same whatever the length, and
+learners multiply or divide as their units say.
+A minibatch that does not fit the memory of a device is worked off in pieces; the update is the same up to rounding.
+
+Costs on top of the model: a few microseconds a minibatch. Sums stay tensors on the device until somebody reads them,
+so that a step never waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedline.data import Minibatch
+from feedline.errors import StateError
+from feedline.train.learners import Learner
+
+Criterion = Callable[[Any, Minibatch], torch.Tensor]
+Forward = Callable[[torch.nn.Module, Minibatch], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Sums over the label samples of one or several minibatches.
+
+    Attributes:
+        samples: label samples.
+        updated: whether parameters were updated; False for an empty minibatch, the end of a source, a rate of 0, and
+            for every evaluation.
+    """
+
+    loss_sum: torch.Tensor | float
+    metric_sum: torch.Tensor | float | None
+    samples: int
+    updated: bool = False
+
+    @property
+    def loss(self) -> float:
+        """Average loss a label sample; NaN without samples. Waits for the device."""
+        return float(self.loss_sum) / self.samples if self.samples else float("nan")
+
+    @property
+    def metric(self) -> float | None:
+        """Average metric a label sample; None without a metric. Waits for the device."""
+        if self.metric_sum is None:
+            return None
+        return float(self.metric_sum) / self.samples if self.samples else float("nan")
+
+    def __bool__(self) -> bool:
+        return self.updated
+
+    def __add__(self, other: Summary) -> Summary:
+        metrics = [m for m in (self.metric_sum, other.metric_sum) if m is not None]
+        return Summary(
+            self.loss_sum + other.loss_sum,
+            sum(metrics[1:], metrics[0]) if metrics else None,
+            self.samples + other.samples,
+            self.updated or other.updated,
+        )
+
+    def __repr__(self) -> str:
+        metric = "" if self.metric_sum is None else f", metric {self.metric:.6g}"
+        return f"Summary(loss {self.loss:.6g}{metric} over {self.samples} label samples)"
+
+
+NOTHING = Summary(0.0, None, 0)
+
+
+class Trainer:
+    """A model, what is asked of it, and who updates it.
+
+    Args:
+        model: any `torch.nn.Module`, compiled or not.
+        loss: ``loss(output, minibatch)`` returns one number for each label sample, in a tensor of any shape: torch's
+            losses with ``reduction="none"``. Padding must not be in it: choose by the mask, or pack.
+        metric: likewise, for reports; None: none.
+        learners: one or several; each updates its own parameters of the model.
+        forward: ``forward(model, minibatch)`` returns the output; None: ``model(minibatch)``.
+        microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
+        autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
+
+    Raises:
+        ValueError: no learner, one that has a parameter which is not the model's, or two with the same parameter.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Criterion,
+        metric: Criterion | None,
+        learners: Learner | Sequence[Learner],
+        *,
+        forward: Forward | None = None,
+        microbatch: int | None = None,
+        autocast: Any = None,
+    ) -> None:
+        self.model, self.loss, self.metric = model, loss, metric
+        self.learners = [learners] if isinstance(learners, Learner) else list(learners)
+        self.forward: Forward = forward if forward is not None else _call
+        if microbatch is not None and microbatch < 1:
+            raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch}")
+        self.microbatch = microbatch
+        self.autocast = autocast if autocast is not None else contextlib.nullcontext()
+        self._parameters = _check_parameters(model, self.learners)
+
+    @property
+    def samples(self) -> int:
+        """Label samples that the first learner has counted."""
+        return self.learners[0].samples
+
+    def train_minibatch(self, minibatch: Minibatch) -> Summary:
+        """One update.
+
+        Args:
+            minibatch: an empty part, or the end of a source, changes nothing.
+
+        Returns:
+            Sums of this minibatch; false if nothing was updated.
+
+        Raises:
+            ValueError: the loss is no tensor of one number a label sample.
+        """
+        if not minibatch or minibatch.num_sequences == 0:
+            return self._nothing(minibatch)
+        if not self.model.training:
+            self.model.train()
+        for parameter in self._parameters:
+            parameter.grad = None
+        # In one piece the gradients are made as means, which no learner has to scale; in several the count is known
+        # only at their end.
+        averaged = self.microbatch is None
+        total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
+        if total.samples == 0:
+            return self._nothing(minibatch)
+        end = minibatch.sweep_end
+        updated = [learner.update(total.samples, sweep_end=end, averaged=averaged) for learner in self.learners]
+        if any(updated):
+            for learner, did in zip(self.learners, updated, strict=True):
+                if not did:  # its rate is 0 here, and may be another one later
+                    learner.skip(total.samples, sweep_end=end)
+        return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
+
+    def test_minibatch(self, minibatch: Minibatch) -> Summary:
+        """Loss and metric without an update, in evaluation mode."""
+        if not minibatch or minibatch.num_sequences == 0:
+            return NOTHING
+        was_training = self.model.training
+        if was_training:
+            self.model.eval()
+        try:
+            with torch.no_grad():
+                total = NOTHING
+                pieces = (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
+                for piece in pieces:
+                    summary, _ = self._criteria(piece)
+                    total = summary if total is NOTHING else total + summary
+                return total
+        finally:
+            if was_training:
+                self.model.train()
+
+    def test(self, minibatches: Iterable[Minibatch]) -> Summary:
+        """Loss and metric over all of ``minibatches``."""
+        total = NOTHING
+        for minibatch in minibatches:
+            summary = self.test_minibatch(minibatch)
+            if summary.samples:
+                total = summary if total is NOTHING else total + summary
+        return total
+
+    def _backward_whole(self, minibatch: Minibatch) -> Summary:
+        summary, summed = self._criteria(minibatch)
+        if summary.samples:
+            summed.backward(torch.full_like(summed, 1.0 / summary.samples))
+        return summary
+
+    def _backward_pieces(self, minibatch: Minibatch) -> Summary:
+        assert self.microbatch is not None
+        total = NOTHING
+        for piece in minibatch.parts(self.microbatch):
+            summary, summed = self._criteria(piece)
+            summed.backward()
+            total = summary if total is NOTHING else total + summary
+        return total
+
+    def _nothing(self, minibatch: Minibatch) -> Summary:
+        """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""
+        if minibatch and minibatch.sweep_end:
+            for learner in self.learners:
+                learner.skip(0, sweep_end=True)
+        return NOTHING
+
+    def _criteria(self, minibatch: Minibatch) -> tuple[Summary, torch.Tensor]:
+        with self.autocast:
+            output = self.forward(self.model, minibatch)
+            losses = self.loss(output, minibatch)
+            if not isinstance(losses, torch.Tensor):
+                raise ValueError(f"expected a tensor of one loss a label sample, got {type(losses).__name__}")
+            if losses.ndim == 0:
+                raise ValueError(
+                    'expected one loss a label sample, got a single number: use reduction="none", so that every '
+                    "label counts the same"
+                )
+            summed = losses.sum()
+            metric = None
+            if self.metric is not None:
+                with torch.no_grad():
+                    metric = self.metric(output, minibatch).sum(dtype=torch.float64)
+        # Sums over an epoch outgrow the precision of the losses.
+        return Summary(summed.detach().double(), metric, losses.numel()), summed
+
+    # ---- state ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Model and learners: tensors by name (not copied), and the rest in JSON types."""
+        tensors = {f"model/{name}": tensor for name, tensor in _tensors(self.model).items()}
+        rest: list[dict[str, Any]] = []
+        for i, learner in enumerate(self.learners):
+            state = learner.state_dict()
+            tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
+            rest.append(state)
+        return tensors, {"learners": rest, "training": self.model.training}
+
+    def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            StateError: it is of other learners, or of a model with other tensors.
+        """
+        saved = [len(state["learners"]), sorted(n for n in tensors if n.startswith("model/"))]
+        current = [len(self.learners), sorted(f"model/{n}" for n in _tensors(self.model))]
+        if saved != current:
+            raise StateError(
+                "expected the state of a trainer with the same model and learners",
+                saved={"learners": saved[0], "model": saved[1]},
+                current={"learners": current[0], "model": current[1]},
+            )
+        try:
+            self.model.load_state_dict(
+                {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+            )
+        except RuntimeError as error:
+            raise StateError(f"expected the state of the same model: {error}") from error
+        for i, (learner, own) in enumerate(zip(self.learners, state["learners"], strict=True)):
+            prefix = f"learner{i}/"
+            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            learner.load_state_dict({**own, "tensors": mine})
+        self.model.train(bool(state["training"]))
+
+
+def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:
+    return model(minibatch)
+
+
+def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if other:
+        raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(other)}")
+    return dict(state)
+
+
+def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> list[torch.Tensor]:
+    if not learners:
+        raise ValueError("expected at least one learner, got none")
+    mine = {id(p): name for name, p in model.named_parameters()}
+    owners: dict[int, int] = {}
+    for i, learner in enumerate(learners):
+        for name, parameter in learner.parameters.items():
+            if id(parameter) not in mine:
+                raise ValueError(f"expected parameters of the model, got `{name}` in learner {i}, which is not one")
+            if id(parameter) in owners:
+                raise ValueError(
+                    f"expected each parameter in one learner, got `{mine[id(parameter)]}` in "
+                    f"{owners[id(parameter)]} and {i}"
+                )
+            owners[id(parameter)] = i
+    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]
+    if left:
+        warnings.warn(f"no learner updates {', '.join(left[:5])}{' and more' if len(left) > 5 else ''}", stacklevel=3)
+    return [p for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,91 @@
+"""Every example runs, and reaches what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.docs.pages import IMPORTED_FROM, ROOT
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+EXAMPLES = ROOT / "examples"
+ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
+TESTED = {"tagging", "sequence_classifier", "digits", "user_source", "killed_and_resumed"}
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
+
+
+@pytest.fixture
+def main(request):
+    """An example's `main`."""
+    torch.set_num_threads(1)
+    spec = importlib.util.spec_from_file_location(request.param, EXAMPLES / f"{request.param}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def example(name):
+    return pytest.mark.parametrize("main", [name], indirect=True)
+
+
+def test_all_examples_are_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == TESTED
+
+
+@example("tagging")
+def test_tagging_of_made_up_sentences(main, tmp_path):
+    """Labels that depend on the word and on the one before: learned from both."""
+    rng = np.random.default_rng(0)
+    sentences = [rng.integers(0, 12, size=rng.integers(1, 15)) for _ in range(400)]
+    labels = [(s + np.concatenate([[0], s[:-1]])) % 3 for s in sentences]
+    fl.write_ctf(tmp_path / "made.ctf", S0=fl.Value.one_hot(sentences, 12), S2=fl.Value.one_hot(labels, 3))
+    arguments = [str(tmp_path / "made.ctf"), "--words", "12", "--labels", "3", "--sweeps", "8"]
+    assert main(arguments) < 0.03
+
+
+@example("tagging")
+def test_tagging_of_atis(main, tmp_path, monkeypatch):
+    """Under 3 % of the words wrong after three sweeps."""
+    found = [path for path in ATIS if path.is_file()]
+    if not found:
+        pytest.skip(f"{ATIS[0]} is not there")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main([str(found[0])]) < 0.03
+
+
+@example("sequence_classifier")
+def test_sequence_classifier(main):
+    assert main([]) < 0.05
+
+
+@example("digits")
+def test_digits(main, tmp_path):
+    assert main(["--folder", str(tmp_path)]) < 0.03
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoints", "run.jsonl"]
+
+
+@example("user_source")
+def test_user_source(main):
+    assert main([]) < 0.01
+
+
+@pytest.mark.slow
+def test_killed_and_resumed():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "killed_and_resumed.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": IMPORTED_FROM},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed 2 times" in done.stdout
+    assert done.stdout.endswith("the same parameters, bit for bit\n")

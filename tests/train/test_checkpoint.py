@@ -1,0 +1,204 @@
+"""Checkpoints: whole or not there; what is damaged is passed over with its reason."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.train.checkpoint import STATE, TENSORS, Checkpoints, load  # noqa: E402
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+
+
+def tensors(seed=0):
+    rng = np.random.default_rng(seed)
+    made = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
+    made["scalar"] = torch.tensor(float(seed))
+    return made
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
+
+
+def test_round_trip(tmp_path):
+    """All dtypes, empty tensors and scalars come back bit for bit, the state as JSON."""
+    state = {"position": {"sweep": 1, "samples": 2**53}, "rng": [1, 2, 3], "best": None, "rate": 0.1}
+    path = Checkpoints(tmp_path / "a" / "b").save(7, tensors(), state)
+    found = load(path)
+    assert equal(found.tensors, tensors())
+    assert found.state == state
+    assert sorted(os.listdir(path)) == [STATE, TENSORS]
+
+
+def test_tied_and_viewed_tensors(tmp_path):
+    """Tensors that share memory are stored once; views by themselves."""
+    whole = torch.arange(12.0).reshape(3, 4)
+    given_ = {"a": whole, "tied": whole, "row": whole[1], "column": whole[:, 2], "t": whole.t()}
+    path = Checkpoints(tmp_path).save(1, given_, {})
+    assert equal(load(path).tensors, given_)
+    assert (path / TENSORS).stat().st_size < 4 * (12 + 4 + 3 + 12) + 900
+
+
+def test_keep_and_order(tmp_path):
+    """The newest are kept, by the order of saving and not by number or time stamp."""
+    store = Checkpoints(tmp_path, keep=2)
+    for number in (5, 30, 200):
+        store.save(number, tensors(number), {"n": number})
+    assert [p.name for p in store.paths()] == ["checkpoint-000002-30", "checkpoint-000003-200"]
+    for number in (200, 7):
+        store.save(number, tensors(1), {"n": "again"})
+        assert store.latest().state == {"n": "again"}
+    assert [p.name for p in store.paths()] == ["checkpoint-000004-200", "checkpoint-000005-7"]
+    (tmp_path / "checkpoint-notes.txt").touch()
+    assert Checkpoints(tmp_path, keep=1).save(3, {}, {}).name == "checkpoint-000006-3"
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-000006-3", "checkpoint-notes.txt"]
+
+
+def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch):
+    """Killed between any two steps on the file system, with one to keep: there is always one to go on from."""
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(5, tensors(5), {"n": 0})
+    real = os.rename, os.fsync
+
+    class Killed(BaseException): ...
+
+    def step(call):
+        def stepped(*arguments, **options):
+            nonlocal left
+            assert store.latest() is not None
+            if left == 0:
+                raise Killed
+            left -= 1
+            return call(*arguments, **options)
+
+        return stepped
+
+    monkeypatch.setattr(os, "rename", step(real[0]))
+    monkeypatch.setattr(os, "fsync", step(real[1]))
+    killed = 0
+    for steps in range(30):
+        left = steps
+        try:
+            store.save(5, tensors(5), {"n": steps})
+            break
+        except Killed:
+            killed += 1
+            assert store.latest() is not None
+    assert 3 < killed < 29
+
+
+def test_what_a_dead_namesake_left_is_removed(tmp_path):
+    """In containers process numbers come again: half written folders of our own number are not ours."""
+    (tmp_path / f".writing-{os.getpid()}-0").mkdir()
+    (tmp_path / f".writing-{os.getppid()}-0").mkdir()
+    Checkpoints(tmp_path).save(1, {}, {})
+    assert sorted(os.listdir(tmp_path)) == [f".writing-{os.getppid()}-0", "checkpoint-000001-1"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damage_anywhere_is_noticed(tmp_path_factory, data):
+    """Any file truncated or any byte flipped: the checkpoint before it is used, or nothing was changed."""
+    folder = tmp_path_factory.mktemp("c")
+    store = Checkpoints(folder)
+    store.save(1, tensors(1), {"n": 1})
+    path = store.save(2, tensors(2), {"n": 2})
+    file = path / data.draw(st.sampled_from([STATE, TENSORS]))
+    content = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        file.write_bytes(content[:at])
+    else:
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+        file.write_bytes(content)
+    found = store.latest()
+    if found.path == path:
+        # A flipped bit in the JSON text may leave valid JSON; the tensors are never wrong.
+        assert file.name == STATE
+        assert equal(found.tensors, tensors(2))
+    else:
+        assert found.state == {"n": 1}
+        assert equal(found.tensors, tensors(1))
+
+
+def test_a_missing_file_says_so(tmp_path, caplog):
+    """The reason for passing one over is told."""
+    store = Checkpoints(tmp_path)
+    store.save(1, tensors(), {})
+    (store.save(2, tensors(), {}) / TENSORS).unlink()
+    with caplog.at_level(logging.WARNING):
+        assert store.latest().path.name.endswith("1")
+    assert "passing over" in caplog.text
+    assert TENSORS in caplog.text
+    with pytest.raises(fl.StateError, match="No such file"):
+        load(tmp_path / "nowhere")
+    other = tmp_path / "checkpoint-000000000000009"
+    other.mkdir()
+    (other / STATE).write_text(json.dumps({"feedline": 99}))
+    with pytest.raises(fl.StateError, match="version 1"):
+        load(other)
+
+
+def test_what_is_not_json_is_refused(tmp_path):
+    """Nothing is pickled; nothing is left behind."""
+    with pytest.raises(TypeError, match="JSON"):
+        Checkpoints(tmp_path).save(1, {}, {"x": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_leaves_the_others(tmp_path):
+    """Where the file cannot be written whole, the folder is as it was."""
+    code = (
+        "import resource, sys, torch\nfrom feedline.train.checkpoint import Checkpoints\n"
+        f"store = Checkpoints({str(tmp_path)!r})\n"
+        "store.save(1, {'a': torch.zeros(10)}, {})\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        "try: store.save(2, {'a': torch.zeros(10**5)}, {})\n"
+        "except Exception as e: print(type(e).__name__, e)\n"
+        "else: raise SystemExit('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert os.listdir(tmp_path) == ["checkpoint-000001-1"]
+
+
+def test_kill_at_any_instant(tmp_path):
+    """SIGKILL while saving in a loop: the newest is whole, and the next save clears what was half written."""
+    code = (
+        "import torch\nfrom feedline.train.checkpoint import Checkpoints\n"
+        f"store = Checkpoints({str(tmp_path)!r}, keep=2)\nn = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        "    store.save(n, {'a': torch.full((200_000,), float(n))}, {'n': n})\n"
+        "    print(n, flush=True)\n"
+    )
+    store = Checkpoints(tmp_path)
+    for delay in (0.0, 0.003, 0.011):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        found = store.latest()
+        assert found.state["n"] >= 3
+        assert torch.equal(found.tensors["a"], torch.full((200_000,), float(found.state["n"])))
+    store.save(10**6, {}, {})
+    assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))

@@ -1,0 +1,148 @@
+"""Reporters: the same figures for people, programs, CNTK's eyes and TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+import feedline as fl
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.train import Console, JsonLines, ProgressPrinter, Summary, TensorBoard, plot_losses  # noqa: E402
+from feedline.train.report import read_lines  # noqa: E402
+from tests.train.test_session import session  # noqa: E402
+
+
+def of(samples, loss, metric):
+    """A summary of so many samples with these averages."""
+    return Summary(loss * samples, None if metric is None else metric * samples, samples, True)
+
+
+def test_lines_by_frequency(capsys):
+    """Minibatch lines, epoch lines and evaluation lines, to the character."""
+    printer = ProgressPrinter(2, first=1, tag="Training", num_epochs=3)
+    for loss in (0.5, 0.3, 0.4):
+        printer.update(of(30, loss, 0.25))
+    printer.epoch(of(90, 0.4, 0.25), 0.018)
+    printer.test(of(50, 0.1, 0.31), 4)
+    assert capsys.readouterr().out.splitlines() == [
+        " Minibatch[   1-   1]: loss = 0.500000 * 30, metric = 25.00% * 30;",
+        " Minibatch[   2-   2]: loss = 0.300000 * 30, metric = 25.00% * 30;",
+        "Finished Epoch[1 of 3]: [Training] loss = 0.400000 * 90, metric = 25.00% * 90 0.018s (5000.0 samples/s);",
+        "Finished Evaluation [1]: Minibatch[1-4]: metric = 31.00% * 50;",
+    ]
+
+
+def test_geometric_table(capsys):
+    """Header at once, then after 1, 3, 7, … updates; blanks where there is no metric."""
+    printer = ProgressPrinter(0)
+    for i in range(7):
+        printer.update(of(10, 0.329 if i == 0 else 0.1, 0.25 if i < 3 else None))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        " average      since    average      since      examples",
+        "    loss       last     metric       last              ",
+        " ------------------------------------------------------",
+        "    0.329      0.329       0.25       0.25            10",
+    ]
+    assert len(lines) == 6
+    assert lines[4].split() == ["0.176", "0.1", "0.25", "0.25", "30"]
+    printer = ProgressPrinter(0, metric_is_pct=False)
+    printer.update(of(10, 0.5, None))
+    assert capsys.readouterr().out.splitlines()[-1] == "      0.5        0.5                                  10"
+
+
+def test_log_file(tmp_path, capsys):
+    """A log file begins and ends as CNTK's; its name carries the rank."""
+    name = tmp_path / "logs" / "log.txt"
+    printer = ProgressPrinter(log_to_file=name, rank=0, num_epochs=2)
+    printer.epoch(of(10, 0.5, None), 0.0)
+    printer.close()
+    printer.close()
+    assert capsys.readouterr().out == f"Redirecting log to file {name}rank0\n"
+    assert (tmp_path / "logs" / "log.txtrank0").read_text().splitlines() == [
+        f"{name}rank0",
+        "CNTKCommandTrainInfo: train : 2",
+        "CNTKCommandTrainInfo: CNTKNoMoreCommands_Total : 2",
+        "CNTKCommandTrainBegin: train",
+        "Finished Epoch[1 of 2]: loss = 0.500000 * 10, metric = 0.00% * 10 0.000s (  0.0 samples/s);",
+        "CNTKCommandTrainEnd: train",
+    ]
+
+
+def test_json_lines_of_an_interrupted_run(tmp_path):
+    """What was trained twice is listed once, and equals the run that never stopped; a torn last line is left out."""
+    from tests.train.test_session import Stop, StopsAfter
+
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    session(tmp_path / "a", reporters=[JsonLines(whole, updates=True)]).run()
+    for stop in (5, 9, 10**9):
+        try:
+            session(tmp_path / "b", reporters=[JsonLines(parts, updates=True), StopsAfter(stop)]).run()
+        except Stop:
+            with parts.open("a") as file:
+                file.write('{"event": "upd')
+                file.write("\n")
+    timeless = {"seconds", "waiting", "path"}
+
+    def figures(path):
+        kept = ("update", "progress", "validation")
+        lines = sorted(
+            (line for line in read_lines(path) if line["event"] in kept), key=lambda e: (e["samples"], e["event"])
+        )
+        return [{k: v for k, v in line.items() if k not in timeless} for line in lines]
+
+    assert figures(parts) == figures(whole)
+    assert {"start", "checkpoint", "end"} <= {line["event"] for line in read_lines(whole)}
+    picture = tmp_path / "loss.svg"
+    plot_losses(whole, picture)
+    assert "<svg" in picture.read_text()
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ValueError, match="progress"):
+        plot_losses(tmp_path / "empty.jsonl", picture)
+
+
+def test_console_without_a_terminal(tmp_path):
+    """Lines with loss, metric, rate, speed and waiting; restored runs say so."""
+    out = io.StringIO()
+    session(tmp_path, reporters=[Console(out)], max_samples=500).run()
+    session(tmp_path, reporters=[Console(out)]).run()
+    lines = out.getvalue().splitlines()
+    assert any(line.startswith("[1] ") and "waiting for data" in line and "metric" in line for line in lines)
+    assert any(line.startswith("going on after 5") for line in lines)
+    assert any(line.startswith("validation 0: loss") for line in lines)
+
+
+def test_console_bar():
+    """On a terminal a bar runs, and is gone at the end."""
+    pytest.importorskip("rich", reason="rich is not installed")
+    out = io.StringIO()
+    session(reporters=[Console(out, bar=True)], max_samples=200).run()
+    assert "training" in out.getvalue()
+
+
+def test_tensorboard(tmp_path):
+    """Averages and rates stand in the event file."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    session(reporters=[TensorBoard(tmp_path, every=4)]).run()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    assert {"summary/avg_loss", "summary/avg_metric", "minibatch/avg_loss", "learner0/rate"} <= tags
+    assert {"validation/avg_loss", "feed/waiting"} <= tags
+    assert events.Scalars("summary/avg_loss")[-1].step == 960
+
+
+def test_json_types_only(tmp_path):
+    """Every line is JSON with event and samples."""
+    path = tmp_path / "run.jsonl"
+    session(reporters=[JsonLines(path)]).run()
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
+        assert {"event", "samples"} <= line.keys()
+    assert isinstance(fl.__version__, str)

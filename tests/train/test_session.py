@@ -1,0 +1,508 @@
+"""The law of sessions: killed anywhere and started again, a run ends as the one that never stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.train import Adam, MomentumSGD, Schedule, TorchLearner  # noqa: E402
+from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau  # noqa: E402
+from feedline.train.session import Evaluation, Saving, TrainingSession, seconds_of  # noqa: E402
+from feedline.train.trainer import Trainer  # noqa: E402
+
+
+class Noisy(torch.nn.Module):
+    """A model that draws from all generators that a checkpoint keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.BatchNorm1d(12), torch.nn.Dropout(0.2))
+        self.head = torch.nn.Linear(12, 3)
+
+    def forward(self, minibatch):
+        x = minibatch["x"].torch()
+        if self.training:
+            x = x + 0.01 * random.random() + 0.01 * float(np.random.rand())
+        return self.head(torch.relu(self.body(x)))
+
+
+def losses(output, minibatch):
+    return torch.nn.functional.cross_entropy(output, minibatch["y"].torch(), reduction="none")
+
+
+def wrong(output, minibatch):
+    return (output.argmax(1) != minibatch["y"].torch()).float()
+
+
+def session(folder=None, learner="adam", **changes):
+    """A run of four sweeps with everything that has state."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 6)).astype("f4")
+    y = (x[:, :3].argmax(1)).astype("i8")
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=y), seed=3, max_sweeps=4)
+    held_out = fl.MinibatchSource(fl.ArrayDeserializer(x=x[:60], y=y[:60]), shuffle=False, max_sweeps=1)
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+    torch.set_num_threads(1)
+    model = Noisy()
+    made = {
+        "adam": lambda: [
+            Adam(model.body.named_parameters(), Schedule([0.02, 0.01]), momentum=0.9, noise=0.001, seed=4),
+            MomentumSGD(model.head.named_parameters(), 0.05, momentum=0.9),
+        ],
+        "torch": lambda: [TorchLearner(torch.optim.AdamW(model.parameters()), 0.01)],
+    }
+    settings = {
+        "size": Schedule.sizes([(1, 16), (1, 24)], epoch_size=240),
+        "progress": fl.samples(100),
+        "saving": None if folder is None else Saving(folder, every=fl.minibatches(3)),
+        "validation": Evaluation(held_out, every=fl.minibatches(7)),
+        "epoch": fl.sweeps(1),
+        "controllers": [ReduceOnPlateau(patience=0), GrowMinibatch(limit=4)],
+        **changes,
+    }
+    return TrainingSession(Trainer(model, losses, wrong, made[learner]()), source, **settings)
+
+
+def fingerprint(run):
+    """A digest of the model's parameters and buffers, bit for bit."""
+    h = hashlib.sha256()
+    for name, tensor in sorted(run.trainer.model.state_dict().items()):
+        h.update(name.encode() + tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
+
+
+class Stop(Exception):
+    """The end of a process, without a process."""
+
+
+class StopsAfter:
+    """A reporter that ends the run the hard way after so many updates."""
+
+    def __init__(self, updates):
+        self.left = updates
+
+    def on_update(self, run, summary):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+    def on_start(self, run): ...
+    def on_progress(self, run, progress): ...
+    def on_test(self, run, what, result): ...
+    def on_checkpoint(self, run, path): ...
+    def on_end(self, run): ...
+
+
+class Heard(StopsAfter):
+    """A reporter that writes down everything."""
+
+    def __init__(self):
+        super().__init__(-1)
+        self.events = []
+
+    def on_progress(self, run, progress):
+        self.events.append(("progress", progress.number, progress.summary.samples, round(progress.summary.loss, 5)))
+
+    def on_test(self, run, what, result):
+        self.events.append((what, result.number, result.summary.samples, round(result.summary.loss, 5)))
+
+    def on_checkpoint(self, run, path):
+        self.events.append(("checkpoint", path.name))
+
+
+@pytest.mark.parametrize("learner", ["adam", "torch"])
+def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
+    """Stopped after any number of updates, again and again: same parameters, same events, bit for bit."""
+    heard = Heard()
+    whole = session(tmp_path / "whole", learner, reporters=[heard]).run()
+    expected = fingerprint(whole)
+    assert whole.samples == 960
+    for updates in (1, 2, 3, 4, 5, 8, 13):
+        folder = tmp_path / str(updates)
+        for _ in range(200):
+            again = Heard()
+            run = session(folder, learner, reporters=[StopsAfter(updates + 3), again])
+            try:
+                run.run()
+                break
+            except Stop:
+                continue
+        assert fingerprint(run) == expected
+        assert (run.samples, run.minibatches, run.scale) == (whole.samples, whole.minibatches, whole.scale)
+        assert again.events[-3:] == heard.events[-3:]
+
+
+def spans(largest):
+    """Spans of any unit, odd to each other."""
+    return st.one_of(
+        st.integers(1, largest).map(fl.minibatches),
+        st.integers(1, 20 * largest).map(fl.samples),
+        st.integers(1, 3).map(fl.sweeps),
+    )
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_the_law_for_any_spans(tmp_path_factory, data):
+    """Spans, limits, what is kept and where it stops drawn at random: same parameters, same last events."""
+    limit = data.draw(st.one_of(st.none(), st.integers(1, 90).map(lambda n: 10 * n)), "max_samples")
+    callback_stops = data.draw(st.one_of(st.none(), st.integers(0, 6)), "stops at validation")
+    saving = data.draw(st.one_of(spans(9), st.just(1e-9)), "checkpoint")
+    kept = data.draw(st.sampled_from([1, 2, None]), "keep")
+    progress, every, epoch = (data.draw(spans(9), name) for name in ("progress", "validation", "epoch"))
+    learner = data.draw(st.sampled_from(["adam", "torch"]), "learner")
+    metric = data.draw(st.sampled_from([wrong, None]), "metric")
+    size = data.draw(st.sampled_from([30, Schedule.sizes([16, 50, 0], epoch_size=240)]), "size")
+    stops = data.draw(st.lists(st.integers(1, 14), max_size=4), "stops")
+
+    def run(folder, reporters):
+        callback = None if callback_stops is None else lambda result: result.number < callback_stops
+        made = session(
+            folder,
+            learner,
+            size=size,
+            reporters=reporters,
+            max_samples=limit,
+            progress=progress,
+            saving=Saving(folder, every=saving, keep=kept),
+            epoch=epoch,
+        )
+        made.trainer.metric = metric
+        validation = replace(made.validation, every=every, callback=callback)
+        return TrainingSession(
+            made.trainer,
+            made.source,
+            made.size,
+            max_samples=limit,
+            progress=progress,
+            reporters=reporters,
+            saving=made.saving,
+            validation=validation,
+            epoch=epoch,
+            controllers=made.controllers,
+        )
+
+    folder = tmp_path_factory.mktemp("law")
+    heard = Heard()
+    whole = run(folder / "whole", [heard])
+    whole.run()
+    for updates in stops:
+        with contextlib.suppress(Stop):
+            run(folder / "stopped", [StopsAfter(updates)]).run()
+    again = Heard()
+    resumed = run(folder / "stopped", [again])
+    resumed.run()
+    counts = ("samples", "minibatches", "sweeps", "scale", "stopped")
+    assert [getattr(resumed, name) for name in counts] == [getattr(whole, name) for name in counts]
+    assert fingerprint(resumed) == fingerprint(whole)
+    told = [event for event in heard.events if event[0] != "checkpoint"]
+    told_again = [event for event in again.events if event[0] != "checkpoint"]
+    assert told_again == told[len(told) - len(told_again) :]
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    from tests.train.test_session import fingerprint, session
+    run = session(sys.argv[1])
+    run.run()
+    print(fingerprint(run))
+    """
+)
+
+
+@pytest.mark.slow
+def test_killed_anywhere_it_ends_the_same(tmp_path):
+    """SIGKILL at random instants, the real thing; FEEDLINE_KILLS sets how often (make kill: 20)."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCRIPT]
+    expected = subprocess.run(
+        [*command, str(tmp_path / "whole")], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+    rng = random.Random(1)
+    kills = int(os.environ.get("FEEDLINE_KILLS", "2"))
+    for attempt in range(kills):
+        folder = tmp_path / str(attempt)
+        process = subprocess.Popen([*command, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+        while process.poll() is None and not (folder.is_dir() and any(folder.iterdir())):
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.6)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        got = subprocess.run([*command, str(folder)], env=environment, check=True, capture_output=True, text=True)
+        assert got.stdout == expected
+
+
+def test_a_torn_checkpoint_falls_back(tmp_path):
+    """The newest checkpoint damaged: the run goes on from the one before it, to the same end."""
+    expected = fingerprint(session(tmp_path / "whole").run())
+    run = session(tmp_path / "torn", reporters=[StopsAfter(14)])
+    with pytest.raises(Stop):
+        run.run()
+    newest = sorted((tmp_path / "torn").iterdir())[-1]
+    content = (newest / "tensors.safetensors").read_bytes()
+    (newest / "tensors.safetensors").write_bytes(content[: len(content) // 2])
+    assert fingerprint(session(tmp_path / "torn").run()) == expected
+
+
+def test_ctrl_c_saves_and_ends(tmp_path):
+    """One SIGINT: checkpoint after the update under way, `interrupted`; started again, the same end."""
+    expected = fingerprint(session(tmp_path / "whole").run())
+
+    class Interrupts(StopsAfter):
+        def on_update(self, run, summary):
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    run = session(tmp_path / "c", reporters=[Interrupts(8)]).run()
+    assert run.interrupted
+    assert run.minibatches == 8
+    assert signal.getsignal(signal.SIGINT) is before
+    again = session(tmp_path / "c").run()
+    assert not again.interrupted
+    assert fingerprint(again) == expected
+
+
+def test_a_finished_run_does_nothing_again(tmp_path):
+    """Started again after its end: no update, no summary, but the test at the end."""
+    session(tmp_path).run()
+    heard = Heard()
+    rows = np.zeros((5, 6), "f4"), np.zeros(5, "i8")
+    held_out = fl.MinibatchSource(fl.ArrayDeserializer(x=rows[0], y=rows[1]), shuffle=False, max_sweeps=1)
+    run = session(tmp_path, reporters=[heard], test=Evaluation(held_out)).run()
+    assert run.samples == 960
+    assert [event[:3] for event in heard.events] == [("test", 0, 5)]
+
+
+def test_stopped_is_over(tmp_path, caplog):
+    """Stopped by a callback and started again: no update, no validation, and it says so."""
+    stop = Evaluation(every=fl.samples(120), callback=lambda result: result.number < 1)
+    options = {"size": 30, "validation": stop, "controllers": [], "epoch": None}
+    first = session(tmp_path, **options).run()
+    assert (first.samples, first.stopped) == (240, True)
+    heard = Heard()
+    again = session(tmp_path, reporters=[heard], **options).run()
+    assert (again.samples, again.stopped, heard.events) == (240, True, [])
+    assert fingerprint(again) == fingerprint(first)
+    assert "was stopped after 240 label samples" in caplog.text
+
+
+def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
+    """Killed between the last update's checkpoint and what is due at the end: it is done by the next start, once."""
+
+    class DiesAtTheEnd(StopsAfter):
+        def on_progress(self, run, progress):
+            if run.samples == 960:
+                raise Stop
+
+    options = {"size": 30, "saving": Saving(tmp_path, every=fl.minibatches(1)), "progress": None}
+    options |= {"validation": replace(session().validation, every=None), "controllers": [], "epoch": None}
+    with pytest.raises(Stop):
+        session(reporters=[DiesAtTheEnd(-1)], **options).run()
+    expected = [("progress", 1, 960), ("validation", 0, 60)]
+    for told in (expected, []):
+        heard = Heard()
+        session(reporters=[heard], **options).run()
+        assert [event[:3] for event in heard.events if event[0] != "checkpoint"] == told
+
+
+def test_another_run_in_the_folder_does_not_eat_checkpoints(tmp_path):
+    """`restore=False` where a longer run has been, and after a torn newest: what is saved now is what is kept."""
+    session(tmp_path, saving=Saving(tmp_path, every=fl.minibatches(3), keep=1)).run()
+    saving = Saving(tmp_path, every=fl.minibatches(3), keep=1, restore=False)
+    with pytest.raises(Stop):
+        session(saving=saving, reporters=[StopsAfter(5)]).run()
+    kept = list(tmp_path.iterdir())
+    assert len(kept) == 1
+    assert kept[0].name.endswith("-48")
+    assert session(tmp_path, saving=replace(saving, restore=True)).run().samples == 960
+
+
+def test_other_spans_after_a_restore(tmp_path):
+    """Spans changed between two starts: nothing fires but where the new spans are full."""
+    with pytest.raises(Stop):
+        session(tmp_path, size=30, progress=fl.samples(60), reporters=[StopsAfter(14)]).run()
+    heard = Heard()
+    session(tmp_path, size=30, progress=fl.samples(480), reporters=[heard]).run()
+    assert [event[1:3] for event in heard.events if event[0] == "progress"] == [(7, 120), (8, 480)]
+
+
+def test_save_from_a_reporter(tmp_path):
+    """`save` is done when all that belongs to the update is done: the law holds for checkpoints asked for."""
+
+    class Saves(StopsAfter):
+        def on_update(self, run, summary):
+            run.save()
+            super().on_update(run, summary)
+
+    expected = fingerprint(session(tmp_path / "whole").run())
+    saving = Saving(tmp_path / "asked", keep=None)
+    with pytest.raises(Stop):
+        session(saving=saving, reporters=[Saves(11)]).run()
+    assert len(list((tmp_path / "asked").iterdir())) == 10
+    assert fingerprint(session(saving=saving).run()) == expected
+
+
+def test_progress_time_goes_on_after_a_restore(tmp_path):
+    """The seconds of a span cover all its minibatches, before and after the restore."""
+
+    class Sleeps(Heard):
+        def on_update(self, run, summary):
+            time.sleep(0.02)
+            super().on_update(run, summary)
+
+    saving = Saving(tmp_path, every=fl.minibatches(1))
+    with pytest.raises(Stop):
+        session(saving=saving, progress=None, reporters=[Sleeps(), StopsAfter(11)]).run()
+    late = []
+
+    class Late(StopsAfter):
+        def on_progress(self, run, progress):
+            late.append((progress.minibatches, progress.seconds))
+
+    session(saving=saving, progress=fl.minibatches(12), reporters=[Late(-1)]).run()
+    minibatches, seconds = late[0]
+    assert minibatches == 12
+    assert seconds >= 10 * 0.02
+
+
+def test_sizes():
+    """A size of 0 ends the training; sizes below 0 and spans of 0 are refused."""
+    run = session(size=Schedule.sizes([30, 0], epoch_size=120), controllers=[], epoch=None)
+    assert run.run().samples == 120
+    run.scale = 8.0
+    assert run.next_size() == 0
+    with pytest.raises(ValueError, match="at least 0"):
+        session(size=-5)
+    with pytest.raises(ValueError, match="at least 1"):
+        session(progress=fl.samples(0))
+
+
+def test_ranks(tmp_path):
+    """In torch.distributed, rank 0 saves, others do not."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        run = session(tmp_path, saving=Saving(tmp_path, every="0.000001s")).run()
+        assert run.samples == 960
+        assert len(list(tmp_path.iterdir())) == 3
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_progress_validation_and_limits():
+    """Spans in samples, minibatches and sweeps; each mark once; the rest at the end; max_samples cuts."""
+    heard = Heard()
+    run = session(size=30, progress=fl.samples(100), controllers=[], epoch=None, reporters=[heard]).run()
+    assert run.minibatches == 32
+    assert [e[2] for e in heard.events if e[0] == "progress"] == [120, 90, 90, 120, 90, 90, 120, 90, 90, 60]
+    assert [e[1] for e in heard.events if e[0] == "validation"] == [0, 1, 2, 3, 4]
+    assert session(size=30, max_samples=100, controllers=[], epoch=None).run().samples == 100
+    heard = Heard()
+    session(size=30, progress=fl.sweeps(1), validation=None, controllers=[], epoch=None, reporters=[heard]).run()
+    assert [e[2] for e in heard.events] == [240] * 4
+
+
+def test_a_callback_stops_the_training():
+    """Returning False from the validation's callback ends it after the update."""
+    seen = []
+
+    def callback(result):
+        seen.append(result.number)
+        return len(seen) < 2
+
+    run = session(size=30, validation=Evaluation(every=fl.samples(120), callback=callback), controllers=[], epoch=None)
+    assert run.run().samples == 240
+    assert seen == [0, 1]
+
+
+def test_a_rate_of_zero_ends_the_training():
+    """A schedule that ends in 0 ends the run."""
+    run = session(size=30, controllers=[], epoch=None)
+    run.trainer.learners[0].reset_learning_rate(Schedule([0.1, 0.0]))
+    run.trainer.learners[1].reset_learning_rate(Schedule([0.1, 0.0]))
+    assert run.run().samples in (240, 270)
+
+
+def test_wall_time_checkpoints(tmp_path):
+    """`every="0.02s"` saves again and again; durations are read as people write them."""
+    run = session(tmp_path, saving=Saving(tmp_path, every="0.001s", keep=None))
+    run.run()
+    assert len(list(tmp_path.iterdir())) > 5
+    assert [seconds_of(d) for d in (5, "30min", "1h30min", "2 h", "1.5s", "1d")] == [5, 1800, 5400, 7200, 1.5, 86400]
+    for wrong in ("soon", "5", "-3s", 0, "3min or so", True):
+        with pytest.raises(ValueError, match="expected"):
+            seconds_of(wrong)
+
+
+def test_controllers(tmp_path):
+    """The rate falls when nothing improves, the minibatch grows while it does, the best model is kept."""
+
+    class Told:
+        def __init__(self, loss):
+            self.loss, self.metric, self.samples = loss, None, 1
+
+    run = session(size=10)
+    plateau, grow = ReduceOnPlateau(factor=0.1, patience=1, stop_below=0.05), GrowMinibatch(limit=4)
+    best = KeepBest(str(tmp_path / "best"))
+    rates, scales = [], []
+    for loss in (3.0, 2.0, 2.0, 2.5, 1.0, 1.0, 1.0, 1.0):
+        for controller in (plateau, grow, best):
+            controller.on_epoch_end(run, Told(loss), None)
+        rates.append(run.trainer.learners[1].learning_rate())
+        scales.append(run.scale)
+    assert rates == pytest.approx([0.05, 0.05, 0.05, 0.005, 0.005, 0.005, 0.0005, 0.0005])
+    assert scales == [1, 2, 4, 2, 4, 4, 4, 4]
+    assert run.next_size() == 40
+    assert best.restore(run.trainer.model) == 1.0
+    for controller in (ReduceOnPlateau(patience=0), GrowMinibatch(), KeepBest(str(tmp_path / "nan"))):
+        for loss in (math.nan, 2.0, 1.0):
+            controller.on_epoch_end(run, Told(loss), None)
+        assert controller.best == 1.0
+    for controller in (ReduceOnPlateau(), GrowMinibatch(), best):
+        controller.load_state_dict(json.loads(json.dumps(controller.state_dict())))
+        with pytest.raises(fl.StateError):
+            controller.load_state_dict({})
+
+
+def test_what_cannot_run_says_so():
+    """Sessions without an end, controllers without an epoch, tests without anything."""
+    endless = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((4, 6), "f4"), y=np.zeros(4, "i8")))
+    trainer = session().trainer
+    with pytest.raises(ValueError, match="max_samples"):
+        TrainingSession(trainer, endless)
+    with pytest.raises(ValueError, match="epoch"):
+        TrainingSession(trainer, endless, max_samples=5, controllers=[GrowMinibatch()])
+    with pytest.raises(ValueError, match="validation"):
+        TrainingSession(trainer, endless, max_samples=5, validation=Evaluation(endless))
+    with pytest.raises(ValueError, match="neither"):
+        TrainingSession(trainer, endless, max_samples=5, test=Evaluation())
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    """Other data or other learners: StateError, with what differs."""
+    session(tmp_path).run()
+    with pytest.raises(fl.StateError, match="learners"):
+        session(tmp_path, "torch").run()

@@ -1,0 +1,179 @@
+"""The trainer: every label counts the same; pieces add up; nothing happens on nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.train import SGD, Trainer  # noqa: E402
+
+
+def tagger():
+    """One output for each element of each sequence."""
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 4, dtype=torch.float64)
+
+
+def corpus(lengths):
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 3)) for n in lengths]
+    y = [rng.integers(4, size=n) for n in lengths]
+    return fl.ArrayDeserializer(x=x, y=y)
+
+
+def forward(model, minibatch):
+    return model(minibatch["x"].torch(layout="packed"))
+
+
+def losses(output, minibatch):
+    return torch.nn.functional.cross_entropy(output, minibatch["y"].torch(layout="packed"), reduction="none")
+
+
+def wrong(output, minibatch):
+    return output.argmax(1) != minibatch["y"].torch(layout="packed")
+
+
+def trainer(**changes):
+    model = tagger()
+    learner = SGD(model.named_parameters(), 0.1, gradients="sum")
+    return Trainer(model, losses, wrong, learner, forward=forward, **changes)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
+def test_pieces_add_up(lengths, microbatch):
+    """Worked off in pieces or whole: the same sums, the same counts, the same parameters up to rounding."""
+    minibatch = fl.MinibatchSource(corpus(lengths), shuffle=False).next_minibatch(sum(lengths))
+    pieces = list(minibatch.parts(microbatch))
+    assert [i for p in pieces for i in p.ids.tolist()] == minibatch.ids.tolist()
+    assert all(p.num_samples <= microbatch or p.num_sequences == 1 for p in pieces)
+    assert [p.sweep_end for p in pieces] == [False] * (len(pieces) - 1) + [True]
+    whole, parted = trainer(), trainer(microbatch=microbatch)
+    one, two = whole.train_minibatch(minibatch), parted.train_minibatch(minibatch)
+    assert one.samples == two.samples == sum(lengths) == whole.samples
+    assert one.loss == pytest.approx(two.loss, rel=1e-12)
+    assert one.metric == pytest.approx(two.metric)
+    for a, b in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=9))
+def test_every_element_weighs_the_same(lengths):
+    """Per-sample rates: cutting the same elements into other sequences changes nothing."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(sum(lengths), 3)), rng.integers(4, size=sum(lengths))
+    ends = np.cumsum([0, *lengths])
+    cut = fl.ArrayDeserializer(x=fl.Value.from_dense(x, ends), y=fl.Value.from_dense(y, ends))
+    single = fl.ArrayDeserializer(x=x, y=y)
+    after = []
+    for data in (cut, single):
+        run = trainer()
+        run.train_minibatch(fl.MinibatchSource(data, shuffle=False).next_minibatch(sum(lengths)))
+        after.append(run.model.weight.detach())
+    torch.testing.assert_close(after[0], after[1], rtol=1e-12, atol=1e-14)
+
+
+def test_nothing_happens_on_nothing():
+    """The end of a source and an empty part change no parameter and count nothing."""
+    run = trainer()
+    before = run.model.weight.detach().clone()
+    source = fl.MinibatchSource(corpus([3, 2]), max_sweeps=1, partition=(7, 8))
+    empty = source.next_minibatch(5)
+    assert empty
+    assert empty.num_sequences == 0
+    for minibatch in (empty, source.next_minibatch(5)):
+        summary = run.train_minibatch(minibatch)
+        assert not summary
+        assert summary.samples == run.test_minibatch(minibatch).samples == 0
+    assert run.samples == 0
+    assert torch.equal(run.model.weight, before)
+
+
+def test_testing_changes_nothing():
+    """Evaluation mode, no gradients, no counts; the mode comes back."""
+    run = trainer()
+    run.model.train()
+    before = run.model.weight.detach().clone()
+    source = fl.MinibatchSource(corpus([3, 2, 4]), max_sweeps=1, shuffle=False)
+    summary = run.test(source.minibatches(4))
+    assert summary.samples == 9
+    assert not summary.updated
+    assert 0 <= summary.metric <= 1
+    assert run.model.training
+    assert run.model.weight.grad is None
+    assert torch.equal(run.model.weight, before)
+    assert run.test([]).samples == 0
+
+
+def test_autocast_and_several_learners():
+    """Parts of the model may have learners of their own; autocast wraps forward and loss."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 4)).double()
+    seen = []
+
+    def look(model, minibatch):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return model(minibatch["x"].torch(layout="packed"))
+
+    learners = [SGD(model[0].named_parameters(), 0.1), SGD(model[1].named_parameters(), 0.0)]
+    kept = model[1].weight.detach().clone()
+    run = Trainer(model, losses, None, learners, forward=look, autocast=torch.autocast("cpu", dtype=torch.bfloat16))
+    summary = run.train_minibatch(fl.MinibatchSource(corpus([3, 2])).next_minibatch(9))
+    assert summary
+    assert summary.metric is None
+    assert seen == [True]
+    assert torch.equal(model[1].weight, kept)
+
+
+def test_a_compiled_model_trains():
+    """torch.compile passes through (with the backend that needs no compiler)."""
+    model = tagger()
+    compiled = torch.compile(model, backend="eager")
+    run = Trainer(compiled, losses, None, SGD(model.named_parameters(), 0.1), forward=forward)
+    assert run.train_minibatch(fl.MinibatchSource(corpus([3, 2])).next_minibatch(9))
+
+
+def test_contradictions_are_refused():
+    """No learner, foreign parameters, a parameter twice, losses that are reduced."""
+    model, other = tagger(), tagger()
+    with pytest.raises(ValueError, match="at least one learner"):
+        Trainer(model, losses, None, [])
+    with pytest.raises(ValueError, match="of the model"):
+        Trainer(model, losses, None, SGD(other.named_parameters(), 0.1))
+    with pytest.raises(ValueError, match="one learner"):
+        Trainer(model, losses, None, [SGD(model.named_parameters(), 0.1), SGD([model.weight], 0.1)])
+    with pytest.raises(ValueError, match="microbatch"):
+        Trainer(model, losses, None, SGD(model.named_parameters(), 0.1), microbatch=0)
+    with pytest.warns(UserWarning, match="bias"):
+        Trainer(model, losses, None, SGD([model.weight], 0.1))
+    minibatch = fl.MinibatchSource(corpus([3, 2])).next_minibatch(9)
+    for bad in (lambda o, m: losses(o, m).mean(), lambda o, m: 3.0):
+        with warnings.catch_warnings(), pytest.raises(ValueError, match="one loss a label sample"):
+            Trainer(model, bad, None, SGD(model.named_parameters(), 0.1), forward=forward).train_minibatch(minibatch)
+
+
+def test_state_round_trip():
+    """Model and learners go on from a state; another model is refused."""
+    source = fl.MinibatchSource(corpus([3, 2, 5, 4]))
+    first = trainer()
+    first.train_minibatch(source.next_minibatch(6))
+    tensors, state = first.state_dict()
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    minibatch = source.next_minibatch(6)
+    first.train_minibatch(minibatch)
+    second = trainer()
+    second.load_state_dict(tensors, state)
+    second.train_minibatch(minibatch)
+    assert torch.equal(first.model.weight, second.model.weight)
+    with pytest.raises(fl.StateError, match="model"):
+        second.load_state_dict({k: v for k, v in tensors.items() if "bias" not in k}, state)
+    with pytest.raises(fl.StateError, match="same model"):
+        second.load_state_dict({**tensors, "model/weight": torch.zeros(2, 2)}, state)
