@@ -29,6 +29,7 @@ export PYTHONUNBUFFERED := 1
 setup: $(VENV)/.installed
 
 $(VENV)/.dependencies: pyproject.toml constraints.txt
+	@echo "installing what $^ name into $(VENV): some minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt $$($(BIN)/python tools/requirements.py dev)
 	touch $@

@@ -2,7 +2,8 @@
 
 Peer: the same rule of `torch.optim` in its foreach form; once its fused form, a kernel of its own. Unit: milliseconds
 an update, CPU time of the process, one thread. Measured: `update` and `step` alone, over gradients that are there;
-both are given means. RMSProp has a peer of the same name and another rule, with fewer operations.
+ours is told sums over 32 samples, as the trainer does. RMSProp has a peer of the same name and another rule, with
+fewer operations.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _parameters(start: Parameters, gradients: Parameters) -> Parameters:
 
 def _updates(learner: Learner) -> Callable[[], float]:
     def updates() -> float:
-        learner.update(SAMPLES, averaged=True)
+        learner.update(SAMPLES)
         return 1
 
     return updates

@@ -76,9 +76,14 @@ class StateError(FeedlineError):
     """A saved state does not fit; ``saved`` and ``current`` hold what differs, key by key."""
 
     def __init__(
-        self, what: str, *, saved: Mapping[str, Any] | None = None, current: Mapping[str, Any] | None = None
+        self,
+        what: str,
+        *,
+        saved: Mapping[str, Any] | None = None,
+        current: Mapping[str, Any] | None = None,
+        hint: str | None = None,
     ) -> None:
-        self.what, self.saved, self.current = what, dict(saved or {}), dict(current or {})
+        self.what, self.saved, self.current, self.hint = what, dict(saved or {}), dict(current or {}), hint
         lines = [what]
         if self.saved or self.current:
             keys = sorted(self.saved.keys() | self.current.keys())
@@ -86,14 +91,18 @@ class StateError(FeedlineError):
             for key in keys:
                 lines.append(f"  {key:<{width}}  saved:   {self.saved.get(key)!r}")
                 lines.append(f"  {'':<{width}}  current: {self.current.get(key)!r}")
+        if hint:
+            lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_state_error, (self.what, self.saved, self.current))
+        return (_rebuild_state_error, (self.what, self.saved, self.current, self.hint))
 
 
-def _rebuild_state_error(what: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> StateError:
-    return StateError(what, saved=saved, current=current)
+def _rebuild_state_error(
+    what: str, saved: Mapping[str, Any], current: Mapping[str, Any], hint: str | None
+) -> StateError:
+    return StateError(what, saved=saved, current=current, hint=hint)
 
 
 class WorkerError(FeedlineError):

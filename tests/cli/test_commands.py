@@ -119,11 +119,24 @@ def test_convert_ctf(ctf, tmp_path):
     assert sweep(fl.StoreDeserializer(tmp_path / "store")) == sweep(text)
 
 
+def test_convert_tells_guessed_streams(ctf, tmp_path):
+    """A guess becomes part of the store: a class that the text does not use would be missing for good."""
+    guessed = feedline("convert", ctf, tmp_path / "a").stdout
+    assert "word (9,) sparse, label (2,)" in guessed
+    assert "guessed" in guessed
+    assert "--stream" in guessed
+    assert document("convert", ctf, tmp_path / "b")["streams_guessed"]
+    declared = feedline("convert", ctf, tmp_path / "c", "--stream", "word=20:sparse").stdout
+    assert "word (20,) sparse" in declared
+    assert "to be sure" not in declared
+
+
 def test_convert_refuses_to_replace_unless_told(npz, tmp_path):
     feedline("convert", npz, tmp_path / "store")
     done = feedline("convert", npz, tmp_path / "store", code=1)
     assert "Traceback" not in done.stderr
     assert "store" in done.stderr
+    assert "pass --overwrite" in done.stderr
     feedline("convert", npz, tmp_path / "store", "--overwrite")
 
 
@@ -142,6 +155,7 @@ def test_convert_leaves_nothing_of_damaged_data(tmp_path):
     path.write_text("0\t|x 1 2\n1\t|x 1 oops\n2\t|x 3 4\n")
     done = feedline("convert", path, tmp_path / "store", "--stream", "x=2", code=1)
     assert "bad.ctf:2" in done.stderr
+    assert "--skip-errors" in done.stderr
     assert done.stdout == ""
     assert not [p for p in tmp_path.iterdir() if "store" in p.name]
     found = document("convert", path, tmp_path / "store", "--stream", "x=2", "--skip-errors")

@@ -22,7 +22,13 @@ def test_a_stream_is_normalised():
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [((-1,), ValueError), (((2, -3),), ValueError), ((2, object), TypeError), ((2, "S"), TypeError)],
+    [
+        ((-1,), ValueError),
+        (((2, -3),), ValueError),
+        ((2, object), TypeError),
+        ((2, "S"), TypeError),
+        ((2, "float99"), TypeError),
+    ],
 )
 def test_a_stream_refuses(arguments, error):
     """Negative dimensions and dtypes without a size."""

@@ -99,6 +99,21 @@ def test_an_existing_destination(tmp_path):
     assert len(everything(open_corpus(tmp_path / "a"))["x"]) == 5
 
 
+@pytest.mark.parametrize("name", ["a.ctf", "a.parquet", "a.CSV", "a.npz"])
+def test_a_destination_named_like_a_file_is_refused(tmp_path, name):
+    """Only stores are written; a folder called a.ctf would be no CTF file."""
+    with pytest.raises(ValueError, match=f"folder.*{name}"):
+        convert(ArrayDeserializer(x=np.arange(10)), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_converted_is_told_on_a_line(tmp_path):
+    """Corpora and summaries say what they are when printed."""
+    done = convert(ArrayDeserializer(x=np.arange(10), y=np.arange(10)), tmp_path / "a")
+    assert repr(done).startswith(f"Summary({str(tmp_path / 'a')!r}: x, y; 10 sequences, 10 samples, ")
+    assert repr(open_corpus(tmp_path / "a")) == f"StoreDeserializer({tmp_path / 'a'})"
+
+
 def test_a_store_over_itself(tmp_path):
     convert(ArrayDeserializer(x=np.arange(1000)), tmp_path / "a")
     convert(tmp_path / "a", tmp_path / "a", overwrite=True, chunk_bytes=80)

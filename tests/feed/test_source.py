@@ -54,12 +54,14 @@ def test_windows_are_checked():
 
 def test_what_is_no_corpus_is_refused():
     """A path is not a deserializer."""
-    with pytest.raises(TypeError, match="Deserializer"):
+    with pytest.raises(TypeError, match=r"Deserializer.*fl\.open_corpus\('train\.ctf'\)"):
         fl.MinibatchSource("train.ctf")
     with pytest.raises(fl.DataError, match="at least one sequence"):
         fl.MinibatchSource(CountedCorpus([], [0]))
     with pytest.raises(ValueError, match="minibatch size of at least 1"):
         source().next_minibatch(0)
+    with pytest.raises(TypeError, match=r"fl\.minibatches\(3\)"):
+        source().minibatches(5, until=3)
 
 
 def test_iteration_and_spans():

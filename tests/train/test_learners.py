@@ -139,6 +139,21 @@ def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
             np.testing.assert_allclose(parameter.numpy(), oracle.w, rtol=1e-9, atol=1e-9)
 
 
+def test_fsadagrad_sets_its_momentum_aside_while_it_is_zero():
+    parameters = tensors(1)
+    learner = FSAdaGrad(parameters, 0.1, [0.9, 0.0, 0.9], 0.99)
+    oracles = [
+        Oracle("fsadagrad", p.numpy(), lr=(0.1, None), variance_momentum=(0.99, None), momentum=None)
+        for p in parameters
+    ]
+    for k, momentum in enumerate([0.9, 0.0, 0.9]):
+        learner.update(4, tensors(k), sweep_end=True)
+        for oracle, gradient, parameter in zip(oracles, tensors(k), parameters, strict=True):
+            oracle.options["momentum"] = (momentum, None)
+            oracle.update(4, gradient.numpy())
+            np.testing.assert_allclose(parameter.numpy(), oracle.w, rtol=1e-9, atol=1e-9)
+
+
 @given(samples=st.integers(1, 300), reference=references)
 def test_linear_rules_do_the_same_with_means_and_sums(samples, reference):
     results = []
@@ -215,6 +230,7 @@ def test_a_state_at_any_update_goes_on_bit_for_bit(kind, stop, again, reset):
     run(learner, range(stop), dtype=torch.float32)
     if reset:
         learner.reset_learning_rate(Schedule([0.03, 0.01], epoch_size=9))
+        learner.scale = 0.75
     state = copy.deepcopy(learner.state_dict())
     parameters = [p.clone() for p in whole]
     run(learner, range(stop, 10), dtype=torch.float32)
@@ -486,13 +502,13 @@ def with_tensors(change):
         (planted("rule", "sgd"), "rule .*saved: +'sgd'"),
         (lambda state: state | {"parameters": state["parameters"][::-1]}, "another order"),
         (lambda state: state | {"parameters": [["0", [3, 3]], *state["parameters"][1:]]}, r"saved:.*\[3, 3\]"),
-        (planted("own", {"updates": [1], "begun": [True]}), "other numbers"),
+        (planted("own", {"updates": [1], "weight": [1], "begun": [True]}), "other numbers"),
         (planted("lr", {"values": []}), "under 'lr'"),
-        (with_tensors(lambda t: t | {"momentum.9": torch.ones(1)}), "no parameter: 'momentum.9'"),
-        (with_tensors(lambda t: t | {"momentum.0": torch.ones(1)}), "another tensor 'momentum.0'"),
-        (with_tensors(lambda t: t | {"momentum.0": t["momentum.0"].float()}), "float32"),
+        (with_tensors(lambda t: t | {"mean.9": torch.ones(1)}), "no parameter: 'mean.9'"),
+        (with_tensors(lambda t: t | {"mean.0": torch.ones(1)}), "another tensor 'mean.0'"),
+        (with_tensors(lambda t: t | {"mean.0": t["mean.0"].float()}), "float32"),
         (with_tensors(lambda t: {k: v for k, v in t.items() if k != "variance.1"}), "lost tensors: 'variance.1'"),
-        (with_tensors(lambda t: {}), "lost tensors: 'momentum.0'"),
+        (with_tensors(lambda t: {}), "lost tensors: 'mean.0'"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(damage, says):

@@ -103,6 +103,23 @@ def test_without_a_schedule_rates_are_the_optimizers_own():
     assert other.learning_rate() == 0.3
 
 
+def test_a_controllers_factor_acts_with_and_without_a_schedule():
+    for lr in (None, 0.1):
+        net, by_hand, seen = model(), model(), []
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        optimizer.register_step_pre_hook(lambda *_, o=optimizer, s=seen: s.append(o.param_groups[0]["lr"]))
+        learner = TorchLearner(optimizer, lr)
+        learner.scale = 0.5
+        assert learner.learning_rate() == 0.05
+        train(net, learner, range(2))
+        assert seen == [0.05, 0.05]
+        if lr is None:
+            assert optimizer.param_groups[0]["lr"] == 0.1
+        train(by_hand, TorchLearner(torch.optim.SGD(by_hand.parameters(), 0.05)), range(2))
+        for one, other in zip(net.parameters(), by_hand.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
 def test_a_rate_that_is_a_tensor_stays_one():
     net = model()
     rate = torch.tensor(0.1)

@@ -13,6 +13,7 @@ from feedline.cli.convert import convert
 from feedline.cli.demo.command import demo
 from feedline.cli.inspect import inspect
 from feedline.cli.plan import plan
+from feedline.cli.run import SETTINGS, run
 
 app = typer.Typer(
     help="Feed training from disk: same order every time, from any point, larger than memory.",
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 for command in (inspect, convert, plan, bench, demo):
     app.command()(guarded(command))
+# Not guarded: a script's errors are its own, tracebacks and all.
+app.command(context_settings=SETTINGS)(run)
 
 
 def _show_version(wanted: bool) -> None:

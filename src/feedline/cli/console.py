@@ -21,6 +21,16 @@ from rich.table import Table
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
+# What messages of the library tell to write in Python, and what to type here instead.
+_TYPED = {
+    "overwrite=True": "--overwrite",
+    'pass on_error="skip" to the source to drop such sequences and count them': "convert --skip-errors leaves them out",
+    'pass on_error="skip" to leave such rows out and count them': "--skip-errors leaves such rows out",
+    "=fl.Stream(...)": "=SHAPE behind --stream",
+    "streams={...} names the columns to take": "--stream NAME=COLUMN says which columns to take",
+    "fl.convert(path, 'corpus')": "feedline convert PATH STORE",
+}
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -101,10 +111,17 @@ def guarded(command: F) -> F:
 
 def explain(error: BaseException) -> str:
     """An error in a few lines: its class and what it says."""
-    said = str(error)
+    said = typed(str(error))
     if isinstance(error, OSError) and error.strerror is not None:
         said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def typed(message: str) -> str:
+    """A message of the library with options of the command line for arguments of Python."""
+    for python, option in _TYPED.items():
+        message = message.replace(python, option)
+    return message
 
 
 def show_bytes(n: float) -> str:

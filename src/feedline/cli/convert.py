@@ -31,6 +31,7 @@ def convert(
     For CSV, --stream x=a,b makes stream x of the columns a and b; without it every column is a stream.
     """
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
+    guessed = False
     if guess_format(source) == "csv":
         with progress("converting") as show:
             done = convert_corpus(
@@ -42,19 +43,20 @@ def convert(
                 progress=show,
             )
     else:
-        corpus = open_path(source, stream, chunk_size).corpus
+        corpus, _, guessed, *_ = open_path(source, stream, chunk_size)
         with contextlib.closing(corpus), progress("converting") as show:
             done = convert_corpus(corpus, destination, overwrite=overwrite, on_error=on_error, progress=show)
-    _report(source, done, json)
+    _report(source, done, guessed, json)
 
 
-def _report(source: Path, done: Summary, json: bool) -> None:
+def _report(source: Path, done: Summary, guessed: bool, json: bool) -> None:
     if json:
         print_json(
             {
                 "source": str(source),
                 "store": done.path,
                 "streams": list(done.schema),
+                "streams_guessed": guessed,
                 "sequences": done.sequences,
                 "samples": done.samples,
                 "bytes": done.bytes,
@@ -63,11 +65,13 @@ def _report(source: Path, done: Summary, json: bool) -> None:
         )
         return
     facts = {
-        "streams": ", ".join(done.schema),
+        "streams": ", ".join(f"{n} {s.shape}{' sparse' if s.sparse else ''}" for n, s in done.schema.items()),
         "sequences": show_count(done.sequences),
         "samples": show_count(done.samples),
         "written": show_bytes(done.bytes),
     }
     if done.skipped:
         facts["skipped"] = f"{show_count(done.skipped)} unreadable"
+    if guessed:
+        facts["guessed"] = "from the first text: what it does not use is missing; declare with --stream to be sure"
     print_facts(f"{source} -> {done.path}", facts)

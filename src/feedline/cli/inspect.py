@@ -21,6 +21,7 @@ from feedline.cli.console import (
     show_bytes,
     show_count,
     stdout,
+    typed,
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.data import Value
@@ -124,7 +125,7 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     for i in range(count):
         if i in chunk.errors:
-            shown.append({"sequence": i, "error": str(chunk.errors[i])})
+            shown.append({"sequence": i, "error": typed(str(chunk.errors[i]))})
         else:
             streams = {name: _head(value.slice(i, i + 1)) for name, value in chunk.values.items()}
             shown.append({"sequence": i, "streams": streams})

@@ -55,7 +55,10 @@ class Stream:
         dims = tuple(int(d) for d in dims)
         if any(d < 0 for d in dims):
             raise ValueError(f"expected dimensions of at least 0, got shape {dims}")
-        kind = np.dtype(dtype)
+        try:
+            kind = np.dtype(dtype)
+        except TypeError as error:
+            raise TypeError(f"expected a dtype as NumPy names it, such as 'float32', got {dtype!r}") from error
         if kind.hasobject or kind.itemsize == 0:
             raise TypeError(f"expected a dtype of fixed size such as 'float32', got {kind}")
         if sparse and len(dims) != 1:

@@ -16,7 +16,7 @@ from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.csv import read_csv_chunks
-from feedline.feed.formats.guess import guess_format, infer_ctf_streams
+from feedline.feed.formats.guess import FILES, SUFFIXES, guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.protocol import Deserializer
 
@@ -39,6 +39,12 @@ class Summary(NamedTuple):
     samples: int
     bytes: int
     skipped: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Summary({self.path!r}: {', '.join(self.schema)}; {self.sequences} sequences, {self.samples} samples, "
+            f"{self.bytes} bytes, {self.skipped} skipped)"
+        )
 
 
 def convert(
@@ -68,7 +74,14 @@ def convert(
     Raises:
         DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind.
         FileExistsError: something of that name is there already.
+        ValueError: a destination named like a file of another format.
     """
+    kind = SUFFIXES.get(Path(destination).suffix.lower())
+    if kind is not None:
+        raise ValueError(
+            f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names {FILES[kind]} "
+            "file; only stores are written here (docs/formats/store.md says how to go on from one)"
+        )
     if on_error not in ("raise", "skip"):
         raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
     writer: StoreWriter | None = None

@@ -94,6 +94,9 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
     def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
         """Release files and maps; reading afterwards is an error."""
 
@@ -152,7 +155,20 @@ def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
 
 
 def upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterator[Minibatch]:
-    """Minibatches to the end of a feed, or to the one that completes the span ``until`` counted from here."""
+    """Minibatches to the end of a feed, or to the one that completes the span ``until`` counted from here.
+
+    Raises:
+        TypeError: ``until`` is no span.
+    """
+    if until is not None and not isinstance(until, Span):
+        raise TypeError(
+            f"expected until=fl.samples(n), fl.minibatches(n) or fl.sweeps(n), got {until!r}; "
+            f"for so many minibatches write fl.minibatches({until!r})"
+        )
+    return _upto(next_minibatch, until)
+
+
+def _upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterator[Minibatch]:
     taken = 0
     while until is None or taken < until.count:
         minibatch = next_minibatch()

@@ -106,7 +106,10 @@ class MinibatchSource:
         if isinstance(corpus, (list, tuple)):
             corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
         if not isinstance(corpus, Deserializer):
-            raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; see docs/formats")
+            hint = "see docs/formats"
+            if isinstance(corpus, (str, Path)):
+                hint = f"fl.open_corpus({str(corpus)!r}) makes one of a path"
+            raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; {hint}")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
         if order not in ORDERS:

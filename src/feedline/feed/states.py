@@ -18,7 +18,7 @@ from feedline.errors import StateError
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.protocol import Deserializer
-from feedline.feed.timeline import Timeline, UnsizedOrder
+from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
 
 STATE_VERSION = 1
 
@@ -96,12 +96,15 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
         StateError: it is no state, is damaged, does not fit, or has lanes and the source (not ``truncated``) has none.
     """
     if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(f"expected a state of a feedline source, got {type(state).__name__} {_short(state)}")
+        raise StateError(
+            f"expected a state of a feedline source, got {type(state).__name__} {_short(state)}", hint=_inside(state)
+        )
     if state["feedline"] != STATE_VERSION:
         raise StateError(
             "this state has another format version",
             saved={"feedline": state["feedline"]},
             current={"feedline": STATE_VERSION},
+            hint="load it with the version of feedline that saved it",
         )
     current = identity.to_json()
     saved = {key: state.get(key) for key in current}
@@ -111,19 +114,21 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             "this state was taken from other data, another order or other settings",
             saved={key: saved[key] for key in differing},
             current={key: current[key] for key in differing},
+            hint=_opened_as(saved, differing),
         )
     try:
         text = state["fingerprint"]
         fingerprint = None if text is None else int(text, 16)
         sweep, ordinal, samples, labels = (
-            _integer(state[key]) for key in ("sweep", "sequence", "samples", "label_samples")
+            _integer(state, key) for key in ("sweep", "sequence", "samples", "label_samples")
         )
-        window = state.get("window")
-        position = Position(sweep, ordinal, samples, labels, None if window is None else _integer(window))
+        window = None if state.get("window") is None else _integer(state, "window")
+        position = Position(sweep, ordinal, samples, labels, window)
         check_position(timeline, position)
         unfinished = lanes.check_json(state.get("lanes", []), position)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StateError(f"this state is damaged: {error}", saved=dict(state)) from error
+        what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
+        raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
     if unfinished and not truncated:
         raise StateError(
             "this state holds sequences that were delivered in part: load it with truncation_length",
@@ -178,9 +183,45 @@ def verify(axis: Axis, place: Place) -> None:
         raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
 
 
-def _integer(value: Any) -> int:
+def _inside(state: object) -> str | None:
+    """Where in a checkpoint the state probably is."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            if isinstance(value, Mapping) and "feedline" in value:
+                return f"[{key!r}] looks like one"
+    return None
+
+
+def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
+    """How a source that fits is opened, as far as the state says."""
+    settings, others = [], []
+    for key in differing:
+        value = saved[key]
+        try:
+            if key == "order":
+                names = [name for name, order in ORDERS.items() if order.name == value]
+                settings.append(f"order={names[0]!r}")
+            elif key == "seed":
+                settings.append(f"seed={int(value, 16)}")
+            elif key == "shuffle":
+                settings.append(f"shuffle={f'fl.{Window(**value)!r}' if isinstance(value, Mapping) else bool(value)}")
+            elif key == "filling":
+                settings.append(f"filling={str(value)!r}")
+        except (IndexError, TypeError, ValueError):
+            return "load another checkpoint, or this one with the version of feedline that saved it"
+    if "schema" in differing:
+        others.append("declare the same streams, in the same order")
+    if "corpus" in differing:
+        others.append("open the same files with the same chunk_size; data that has changed or grown is other data")
+    if settings:
+        others.insert(0, f"pass {', '.join(settings)}")
+    return "to go on: " + "; ".join(others)
+
+
+def _integer(state: Mapping[str, Any], key: str) -> int:
+    value = state[key]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"expected an int, got {value!r}")
+        raise TypeError(f"expected `{key}` to be an int, got {value!r}")
     return value
 
 

@@ -220,7 +220,9 @@ class UserMinibatchSource(abc.ABC):
             )
         counters = [state.get(key) for key in ("sweep", "sequence", "samples", "label_samples", "sequences")]
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counters) or "state" not in state:
-            raise StateError("this state is damaged: expected counters of at least 0 and a state", saved=dict(state))
+            raise StateError(
+                "this state is damaged: expected counters of at least 0 and a state", hint="load another checkpoint"
+            )
         if not self._resumes or state["state"] is None:
             raise StateError(
                 f"{type(self).__name__} cannot be resumed: define get_checkpoint_state and restore_from_checkpoint"

@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -302,8 +303,10 @@ def test_several_files_are_a_concatenation(text_file):
     folder = fl.CTFDeserializer(paths[0].parent, XY)
     assert folder.digest() == corpus.digest() == fl.CTFDeserializer(paths[0].parent / "[0-9].ctf", XY).digest()
     assert "and 2 more" in corpus.name
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(fl.DataError, match=r"expected files at .*txt, got none"):
         fl.CTFDeserializer(paths[0].parent / "*.txt", XY)
+    # Indexes lie beside the texts by now.
+    assert fl.CTFDeserializer(paths[0].parent / "*", XY).digest() == corpus.digest()
     with pytest.raises(ValueError, match="empty list"):
         fl.CTFDeserializer([], XY)
 
@@ -343,7 +346,7 @@ def test_declarations_are_checked(text_file):
         fl.CTFDeserializer(path, {"x": fl.Stream(2)}, x=fl.Stream(2))
     with pytest.raises(ValueError, match="chunk_size"):
         fl.CTFDeserializer(path, XY, chunk_size=0)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(fl.DataError, match=r"No such file(.*\n)*.*missing\.ctf"):
         fl.CTFDeserializer(path.with_name("missing.ctf"), XY)
     with pytest.raises(fl.DataError, match="`y`, which defines the size"):
         fl.CTFDeserializer(path, x=fl.Stream(2), y=fl.Stream(2, defines_size=True))
@@ -351,6 +354,31 @@ def test_declarations_are_checked(text_file):
     for call in (lambda: corpus.read(1), lambda: corpus.select(np.array([1])), lambda: corpus.keys(np.array([-1]))):
         with pytest.raises(IndexError):
             call()
+
+
+def test_a_file_that_went_away(text_file):
+    path = text_file("|x 1 1\n")
+    corpus = fl.CTFDeserializer(path, x=fl.Stream(2))
+    path.unlink()
+    for read in (lambda: corpus.read(0), lambda: corpus.select(np.array([0]))):
+        with pytest.raises(fl.DataError, match="expected a readable file") as raised:
+            read()
+        assert raised.value.path == str(path)
+
+
+@pytest.mark.parametrize(
+    ("stream", "advice"),
+    [
+        (fl.Stream(9, field="word"), "sparse=True"),
+        (fl.Stream(3, sparse=True, field="word"), "if the data is right, declare a larger shape"),
+        (fl.Stream(1, field="size"), "if the data is right, declare a larger shape"),
+        (fl.Stream(9, sparse=True), r"the row has `word`, `size`; .*field="),
+    ],
+)
+def test_wrong_declarations_are_told_from_wrong_data(text_file, stream, advice):
+    path = text_file("|word 7:1 |# no stream |size 1 2\n")
+    (error,) = fl.CTFDeserializer(path, words=stream).read(0).errors.values()
+    assert re.search(advice, error.hint)
 
 
 def test_pickle_and_threads(text_file):
@@ -376,7 +404,8 @@ def test_error_reads_like_this(text_file):
     assert str(error) == (
         f"expected at most 2 values for stream `x`, got 3\n"
         f"  at {path}:2 (byte 14), sequence 1\n"
-        f'  pass on_error="skip" to the source to drop such sequences and count them'
+        f"  if the data is right, declare a larger shape; "
+        f'pass on_error="skip" to the source to drop such sequences and count them'
     )
 
 

@@ -38,7 +38,7 @@ def test_a_cut_last_line_is_left_out(tmp_path):
         ("a,b\n1,2\n", "samples such as"),
         ("|x 1\n|x 1:2\n", "got both(.*\n)*.*:2"),
         ("|x 1 1:2\n", "got both"),
-        ("|x a:2\n", "index:value"),
+        ("|x 1:1 a:2\n", "index:value pairs, got `a:2`(.*\n)*.*declare"),
         ("|x 1 |y\n", "what `y` is"),
     ],
 )

@@ -122,7 +122,12 @@ def _values(
             for i in np.flatnonzero(empty).tolist():
                 errors.setdefault(
                     i,
-                    DataError(f"expected a number in column {name!r}, got nothing", path=path, sequence=first + i),
+                    DataError(
+                        f"expected a number in column {name!r}, got nothing",
+                        path=path,
+                        sequence=first + i,
+                        hint='pass on_error="skip" to leave such rows out and count them',
+                    ),
                 )
             cells.append(numbers)
         values[key] = Value.from_dense(cells[0] if key in scalar else np.stack(cells, axis=1))

@@ -26,9 +26,10 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.bounded import PerProcess
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.formats.files import PathLike, list_files
+from feedline.feed.formats.files import PathLike, list_files, open_file
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
@@ -61,8 +62,7 @@ class CTFDeserializer(Deserializer):
 
     Raises:
         SchemaError: no stream, two that read the same field, or a declaration that CTF cannot fill.
-        DataError: a file is no CTF, or its index cannot be written.
-        FileNotFoundError: no such file.
+        DataError: a file is missing or no CTF, or its index cannot be written.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CTFDeserializer(Deserializer):
         self._max_errors = max_errors
         self._errors_left = max_errors
         self._charged: dict[int, int] = {}
-        self._counting = Lock()
+        self._counting = PerProcess(Lock)
         if not self._infos:
             raise DataError(
                 f"expected at least one sequence with the field `{field}`, which defines the size, got none",
@@ -284,7 +284,7 @@ class CTFDeserializer(Deserializer):
         if chunk is None:
             streams, _, found, _ = self._parser.parse(*arguments, _UNLIMITED)
             return streams, found
-        with self._counting:
+        with self._counting.get():
             allowed = self._errors_left + self._charged.get(chunk, 0)
             streams, _, found, left = self._parser.parse(*arguments, allowed)
             self._charged[chunk] = allowed - left
@@ -353,7 +353,7 @@ class _File:
 
     def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress | None) -> None:
         self.path, self._options, self._cache = path, options, cache
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
         self.index = open_index(path, options, cache, progress)
 
     def sizes(self) -> list[tuple[int, int, int]]:
@@ -365,7 +365,7 @@ class _File:
         try:
             return get(self.index)
         except DamagedIndexError as damage:
-            with self._lock:
+            with self._lock.get():
                 _log.warning("the index of %s is damaged (%s); building it anew", self.path, damage)
                 fresh = open_index(self.path, self._options, self._cache, rebuild=True)
                 if not np.array_equal(fresh.table, self.index.table):
@@ -375,7 +375,7 @@ class _File:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        with open(self.path, "rb", buffering=0) as text:
+        with open_file(self.path) as text:
             yield text
 
     def compare(self, text: BinaryIO) -> None:
@@ -403,7 +403,7 @@ def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any
 def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_File]:
     if progress is None:
         return [_File(path, options, cache, None) for path in paths]
-    sizes = [path.stat().st_size for path in paths]
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
     total, files = sum(sizes), list[_File]()
     for path, before in zip(paths, _offsets(sizes).tolist(), strict=False):
         files.append(_File(path, options, cache, lambda n, _, before=before: progress(before + n, total)))  # type: ignore[misc]

@@ -6,6 +6,7 @@ Line numbers are counted only here, when something is wrong.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,17 +25,20 @@ FATAL = {"memory_limit", "errors_exhausted"}
 
 _SKIP = 'pass on_error="skip" to the source to drop such sequences and count them'
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
+_SHAPE = "if the data is right, declare a larger shape"
 _BLOCK = 1 << 20
+_SHOWN = 1 << 10  # bytes of a row that are looked at for what it holds
+_FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
 
 # {s}: the stream, {e} and {g}: expected and got, {c}: the byte that came
 _SENTENCES = {
     "unexpected_byte": ("expected `|` before a stream name, got {c}", None),
     "bad_name": ("expected a stream name behind `|`, got {c}", None),
     "empty_row": ("expected at least one sample of the declared streams in a row, got none", None),
-    "too_many_values": ("expected at most {e} values for stream `{s}`, got {g}", None),
+    "too_many_values": ("expected at most {e} values for stream `{s}`, got {g}", _SHAPE),
     "bad_number": ("expected a number for stream `{s}`, got {c}", None),
     "bad_index": ("expected a sparse index for stream `{s}`, got {c}", _KIND),
-    "index_too_large": ("expected a sparse index below {e} for stream `{s}`, got {g}", None),
+    "index_too_large": ("expected a sparse index below {e} for stream `{s}`, got {g}", _SHAPE),
     "no_colon": ("expected `:` behind a sparse index of stream `{s}`, got {c}", _KIND),
     "missing_stream": ("expected at least one sample for stream `{s}`, got none in the whole sequence", None),
     "too_many_samples": ("expected at most one sample a row for stream `{s}`, that is {e}, got {g}", None),
@@ -132,8 +136,16 @@ def describe(
         sentence, hint = _SENTENCES[name]
         expected, got = int(record["expected"]), int(record["got"])
         advice = [hint] if hint else []
+        if name == "bad_number" and got == ord(":"):
+            advice.append(_KIND)
+        row = os.pread(file.fileno(), _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
+        if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
+            advice.append(
+                f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "
+                "one of them (field= is the name in the file)"
+            )
         if not lenient:
-            if name == "empty_row" and not os.pread(file.fileno(), 256, byte).split(b"\n")[0].strip():
+            if name == "empty_row" and not row.strip():
                 advice.append("lenient=True passes over blank lines")
             if name == "bad_number" and chr(got) in ".eEnNiI":
                 advice.append("lenient=True accepts .5, 5.e3, nan and inf")

@@ -36,6 +36,7 @@ from feedline.errors import DataError
 from feedline.feed.cache import READ_ONLY, own_folder, user_cache
 from feedline.feed.formats.atomic import atomic_file
 from feedline.feed.formats.ctf_errors import describe_index_error, read_exactly
+from feedline.feed.formats.files import INDEX_SUFFIX, open_file
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
@@ -218,10 +219,9 @@ def open_index(
 
     Raises:
         DataError: the text is no CTF or changes meanwhile, the index cannot be written, or the cache folder is
-            somebody else's.
-        OSError: the text cannot be opened.
+            somebody else's, or the text cannot be opened.
     """
-    with open(path, "rb", buffering=0) as text:
+    with open_file(path) as text:
         if cache is False:
             with tempfile.TemporaryFile(prefix="feedline-index-") as file:
                 return _build(text, path, options, file, progress)
@@ -254,12 +254,12 @@ def open_index(
 
 
 def _beside(path: Path, options: IndexOptions) -> Path:
-    return path.with_name(f"{path.name[:180]}.{options.variant}.feedline-index")
+    return path.with_name(f"{path.name[:180]}.{options.variant}{INDEX_SUFFIX}")
 
 
 def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
     place = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=6).hexdigest()
-    return folder / f"{path.name[:160]}.{place}.{options.variant}.feedline-index"
+    return folder / f"{path.name[:160]}.{place}.{options.variant}{INDEX_SUFFIX}"
 
 
 def _in_user_cache(path: Path, options: IndexOptions) -> Path:

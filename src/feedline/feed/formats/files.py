@@ -6,8 +6,12 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+from feedline.errors import DataError
 
 PathLike = str | os.PathLike[str]
+INDEX_SUFFIX = ".feedline-index"
 
 
 def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
@@ -16,10 +20,10 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     Args:
         path: a file; a list of files, taken as listed; a folder, all of whose visible files are taken; or a glob
             pattern (``**`` for any depth). Folder and pattern are sorted by the bytes of the path relative to the
-            folder or to the pattern's fixed part.
+            folder or to the pattern's fixed part; indexes, which lie beside their texts, are no files of theirs.
 
     Raises:
-        FileNotFoundError: no such file, or nothing matches.
+        DataError: nothing matches. Files that are named are not looked for.
         ValueError: an empty list.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -28,13 +32,24 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
         return [Path(p) for p in path]
     one = Path(path)
     if one.is_dir():
-        found = [
-            p for p in one.iterdir() if p.is_file() and not p.name.startswith(".") and p.suffix != ".feedline-index"
-        ]
+        found = [p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")]
     elif one.exists() or not glob.has_magic(str(path)):
         return [one]
     else:
         found = [Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p)]
+    found = [p for p in found if p.suffix != INDEX_SUFFIX]
     if not found:
-        raise FileNotFoundError(f"expected files at {path}, got none")
+        raise DataError(f"expected files at {path}, got none")
     return sorted(found, key=lambda p: os.fsencode(p.as_posix()))
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The file at ``path``, open for reading without a buffer.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise DataError(f"expected a readable file: {error.strerror}", path=str(path)) from error

@@ -13,7 +13,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.formats.store.manifest import MANIFEST
 
-_SUFFIXES = {
+SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".npy": "npy",
@@ -22,6 +22,7 @@ _SUFFIXES = {
     ".txt": "ctf",
     ".csv": "csv",
 }
+FILES = {"parquet": "a Parquet", "npy": "a NumPy", "npz": "a NumPy", "ctf": "a CTF", "csv": "a CSV"}
 _MAGIC = {b"PAR1": "parquet", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
 
 
@@ -39,7 +40,11 @@ def guess_format(path: str | os.PathLike[str]) -> str:
             return "parquet"
         if next(place.glob("*.npy"), None) is not None:
             return "npy folder"
-        raise DataError(f"expected a folder with {MANIFEST}, *.parquet or *.npy", path=str(place))
+        raise DataError(
+            f"expected a folder with {MANIFEST}, *.parquet or *.npy",
+            path=str(place),
+            hint="for a folder of CTF text: fl.CTFDeserializer(path, ...)",
+        )
     try:
         with open(place, "rb") as file:
             head = file.read(8)
@@ -48,12 +53,12 @@ def guess_format(path: str | os.PathLike[str]) -> str:
     for magic, found in _MAGIC.items():
         if head.startswith(magic):
             return found
-    known = _SUFFIXES.get(place.suffix.lower())
+    known = SUFFIXES.get(place.suffix.lower())
     if known is None:
         raise DataError(
             f"expected a store, Parquet, NumPy, CTF or CSV file, got one that begins with {head!r}",
             path=str(place),
-            hint=f"known suffixes: {', '.join(_SUFFIXES)}; or use the format's own deserializer",
+            hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
         )
     return known
 
@@ -117,9 +122,15 @@ def _look(
         raise DataError("expected either numbers or index:value pairs, got both", path=path, line=line, stream=field)
     size = len(values)
     if sparse:
-        try:
-            size = 1 + max(int(value.split(b":")[0]) for value in values)
-        except ValueError as error:
-            raise DataError(f"expected index:value pairs: {error}", path=path, line=line, stream=field) from error
+        indices = [value.split(b":")[0] for value in values]
+        if wrong := [value for value, index in zip(values, indices, strict=True) if not index.isdigit()]:
+            raise DataError(
+                f"expected index:value pairs, got `{wrong[0].decode('utf-8', 'replace')}`",
+                path=path,
+                line=line,
+                stream=field,
+                hint=f"declare the streams, so that nothing is guessed from such text: {field}=fl.Stream(...)",
+            )
+        size = 1 + max(map(int, indices))
     kinds[field] = sparse
     sizes[field] = max(sizes.get(field, 0), size)

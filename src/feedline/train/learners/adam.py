@@ -1,4 +1,7 @@
-"""Adam and AdaMax: momentum, each element divided by the size of its own recent gradients."""
+"""Adam and AdaMax: momentum, each element divided by the size of its own recent gradients.
+
+Momentum is kept as weighted mean and weight, as in `momentum_sgd`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import torch
 
 from feedline.train.learners.base import Batch, Learner, Step, at_least_zero, momentum_schedule
+from feedline.train.learners.momentum_sgd import smooth
 from feedline.train.schedules import Schedule, Values
 
 #: CNTK's default for Adam and FSAdaGrad: a time constant of 720,000 samples.
@@ -36,8 +40,8 @@ class Adam(Learner):
     """
 
     rule = "adam"
-    tensors = ("momentum", "variance")
-    numbers = ("updates",)
+    tensors = ("mean", "variance")
+    numbers = ("updates", "weight")
 
     def __init__(
         self,
@@ -58,9 +62,9 @@ class Adam(Learner):
         self._epsilon, self._adamax, self._unit_gain = float(epsilon), bool(adamax), bool(unit_gain)
 
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
-        (updates,) = batch.numbers
+        updates, weight = batch.numbers
         updates += 1
-        smoothed, variance = batch.state
+        mean, variance = batch.state
         momentum = self._momentum.momentum(step.position, step.samples)
         decay = self._variance.momentum(step.position, step.samples)
         unbias = 1.0 / (1.0 - momentum**updates)
@@ -77,20 +81,10 @@ class Adam(Learner):
             smooth_squares(variance, decay, batch, step)
             below = torch._foreach_sqrt(variance)
             torch._foreach_add_(below, self._epsilon)
-        smooth(smoothed, momentum, batch.gradients, step.scale, self._unit_gain)
-        torch._foreach_addcdiv_(batch.parameters, smoothed, below, value=-step.rate * unbias)
-        return (updates,)
-
-
-def smooth(
-    smoothed: list[torch.Tensor], momentum: float, gradients: list[torch.Tensor], scale: float, unit_gain: bool
-) -> None:
-    """``s = M s + u scale gradient``, in one pass where the scalars allow."""
-    if unit_gain and scale == 1.0:
-        torch._foreach_lerp_(smoothed, gradients, 1.0 - momentum)
-    else:
-        torch._foreach_mul_(smoothed, momentum)
-        torch._foreach_add_(smoothed, gradients, alpha=scale * (1.0 - momentum if unit_gain else 1.0))
+        gain = step.scale * (1.0 - momentum if self._unit_gain else 1.0)
+        weight = smooth(mean, weight, momentum, batch.gradients, gain)
+        torch._foreach_addcdiv_(batch.parameters, mean, below, value=-step.rate * unbias * weight)
+        return updates, weight
 
 
 def smooth_squares(variance: list[torch.Tensor], decay: float, batch: Batch, step: Step) -> None:

@@ -230,20 +230,21 @@ class Learner(ABC):
         if rate == 0:
             return False
         given = self._collected(gradients)
+        position = self.position
         if self._sums:
-            step = Step(self.position, samples, rate / samples, samples if averaged else 1.0)
+            step = Step(position, samples, rate / samples, samples if averaged else 1.0)
         else:
-            step = Step(self.position, samples, rate, 1.0 if averaged else 1.0 / samples)
-        counted = 1 if averaged else samples
+            step = Step(position, samples, rate, 1.0 if averaged else 1.0 / samples)
+        counted, std = 1 if averaged else samples, self._noise[position]
         with torch.no_grad():
-            generators = self._generators()
+            generators = self._generators() if std > 0 else {}
             for chosen in self._chosen(given):
                 batch = self._batch(chosen, given, counted)
                 numbers = self._apply(batch, step)
                 for i in chosen:
                     self._numbers[i] = numbers
-                if self._noise[self.position] > 0:
-                    self._add_noise(batch.parameters, self._noise[self.position], generators)
+                if std > 0:
+                    _add_noise(batch.parameters, std, generators)
                 if self._l1 > 0:
                     _shrink(batch.parameters, rate * self._l1)
         self.samples += samples
@@ -340,17 +341,10 @@ class Learner(ABC):
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
         """A generator for each device, a function of seed and minibatch: so no generator is part of the state."""
-        if self._noise[self.position] == 0:
-            return {}
         text = f"{self._noise_key}\n{self.minibatches}".encode()
         key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         devices = {parameter.device for parameter in self._list}
         return {device: torch.Generator(device).manual_seed(key) for device in devices}
-
-    @staticmethod
-    def _add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device, torch.Generator]) -> None:
-        noise = [torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in parameters]
-        torch._foreach_add_(parameters, noise)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -570,6 +564,11 @@ def _clipped(gradients: Tensors, limit: float, by_norm: bool) -> Tensors:
         clipped = torch._foreach_clamp_min(gradients, -limit)
         torch._foreach_clamp_max_(clipped, limit)
     return clipped
+
+
+def _add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device, torch.Generator]) -> None:
+    noise = [torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in parameters]
+    torch._foreach_add_(parameters, noise)
 
 
 def _shrink(parameters: Tensors, by: float) -> None:

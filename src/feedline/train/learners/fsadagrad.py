@@ -1,4 +1,7 @@
-"""FSAdaGrad: momentum over gradients that are brought to a common size, element by element."""
+"""FSAdaGrad: momentum over gradients that are brought to a common size, element by element.
+
+Momentum is kept as weighted mean and weight, as in `momentum_sgd`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any
 
 import torch
 
-from feedline.train.learners.adam import VARIANCE_MOMENTUM, smooth, smooth_squares
+from feedline.train.learners.adam import VARIANCE_MOMENTUM, smooth_squares
 from feedline.train.learners.base import Batch, Learner, Step, momentum_schedule
+from feedline.train.learners.momentum_sgd import smooth
 from feedline.train.schedules import Schedule, Values
 
 #: Gradients are made larger by this much at most.
@@ -33,8 +37,8 @@ class FSAdaGrad(Learner):
     """
 
     rule = "fsadagrad"
-    tensors = ("momentum", "variance")
-    numbers = ("count",)
+    tensors = ("mean", "variance")
+    numbers = ("count", "weight")
 
     def __init__(
         self,
@@ -52,8 +56,8 @@ class FSAdaGrad(Learner):
         self._unit_gain = bool(unit_gain)
 
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
-        (count,) = batch.numbers
-        smoothed, variance = batch.state
+        count, weight = batch.numbers
+        mean, variance = batch.state
         momentum = self._momentum.momentum(step.position, step.samples)
         decay = self._variance.momentum(step.position, step.samples)
         count = decay * count + (1.0 - decay) * step.samples
@@ -64,8 +68,9 @@ class FSAdaGrad(Learner):
         torch._foreach_clamp_max_(scaled, LIMIT)
         torch._foreach_mul_(scaled, batch.gradients)
         if momentum > 0:
-            smooth(smoothed, momentum, scaled, step.scale, self._unit_gain)
-            torch._foreach_add_(batch.parameters, smoothed, alpha=-step.rate)
+            gain = step.scale * (1.0 - momentum if self._unit_gain else 1.0)
+            weight = smooth(mean, weight, momentum, scaled, gain)
+            torch._foreach_add_(batch.parameters, mean, alpha=-step.rate * weight)
         else:
             torch._foreach_add_(batch.parameters, scaled, alpha=-step.rate * step.scale)
-        return (count,)
+        return count, weight

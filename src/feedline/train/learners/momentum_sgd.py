@@ -1,4 +1,8 @@
-"""Gradient descent with momentum, the rate inside the momentum: a changed rate acts on new gradients alone."""
+"""Gradient descent with momentum, the rate inside the momentum: a changed rate acts on new gradients alone.
+
+What is kept is not the momentum s itself but the weighted mean of past gradients, and the sum of the weights: s is
+their product. So it is brought up to date in one pass over memory, whatever rate, gain and scale are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 
 import torch
 
-from feedline.train.learners.base import Batch, Learner, Step, momentum_schedule
+from feedline.train.learners.base import Batch, Learner, Step, Tensors, momentum_schedule
 from feedline.train.schedules import Schedule, Values
 
 
@@ -28,7 +32,8 @@ class MomentumSGD(Learner):
     """
 
     rule = "momentum_sgd"
-    tensors = ("momentum",)
+    tensors = ("mean",)
+    numbers = ("weight",)
 
     def __init__(
         self,
@@ -43,15 +48,21 @@ class MomentumSGD(Learner):
         self._momentum, self._unit_gain = momentum_schedule("momentum", momentum), bool(unit_gain)
 
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
-        (smoothed,) = batch.state
-        self._smooth(smoothed, batch, step)
-        torch._foreach_sub_(batch.parameters, smoothed)
-        return batch.numbers
+        (mean,) = batch.state
+        weight, _, _ = self._smooth(mean, batch, step)
+        torch._foreach_add_(batch.parameters, mean, alpha=-weight)
+        return (weight,)
 
-    def _smooth(self, smoothed: list[torch.Tensor], batch: Batch, step: Step) -> tuple[float, float]:
-        """Brings the state up to date; returns M and what gradients were multiplied by."""
+    def _smooth(self, mean: Tensors, batch: Batch, step: Step) -> tuple[float, float, float]:
+        """Brings the mean up to date; returns its weight, M, and what the gradients are multiplied by."""
+        (weight,) = batch.numbers
         momentum = self._momentum.momentum(step.position, step.samples)
         gain = step.rate * step.scale * (1.0 - momentum if self._unit_gain else 1.0)
-        torch._foreach_mul_(smoothed, momentum)
-        torch._foreach_add_(smoothed, batch.gradients, alpha=gain)
-        return momentum, gain
+        return smooth(mean, weight, momentum, batch.gradients, gain), momentum, gain
+
+
+def smooth(mean: Tensors, weight: float, momentum: float, gradients: Tensors, gain: float) -> float:
+    """``s = M s + gain gradient``, for an s that is kept as ``weight * mean``; returns the new weight."""
+    weight = momentum * weight + gain
+    torch._foreach_lerp_(mean, gradients, gain / weight if gain else 0.0)
+    return weight

@@ -17,8 +17,8 @@ class Nesterov(MomentumSGD):
     rule = "nesterov"
 
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
-        (smoothed,) = batch.state
-        momentum, gain = self._smooth(smoothed, batch, step)
-        torch._foreach_add_(batch.parameters, smoothed, alpha=-momentum)
+        (mean,) = batch.state
+        weight, momentum, gain = self._smooth(mean, batch, step)
+        torch._foreach_add_(batch.parameters, mean, alpha=-momentum * weight)
         torch._foreach_add_(batch.parameters, batch.gradients, alpha=-gain)
-        return batch.numbers
+        return (weight,)

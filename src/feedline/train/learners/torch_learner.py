@@ -23,8 +23,8 @@ class TorchLearner(Learner):
         optimizer: over the parameters to be learned, in its groups. It must have a learning rate called ``lr``, and
             do its step without a closure.
         lr: as of `Learner`. The first group follows it; the others keep the ratio of their rates to the first's.
-            None: rates are the optimizer's own, set by whoever has it, and a reference size or ``gradients="sum"``
-            changes no rate.
+            None: rates are the optimizer's own, set by whoever has it, times `Learner.scale` while it steps;
+            ``gradients="sum"`` changes none of them.
         options: further arguments of `Learner`.
 
     Raises:
@@ -53,7 +53,7 @@ class TorchLearner(Learner):
 
     def learning_rate(self) -> float:
         """What the schedule says for the next update; without one, the largest rate of the optimizer's groups."""
-        return super().learning_rate() if self._scheduled else max(self._optimizer_rates())
+        return super().learning_rate() if self._scheduled else self._rate(1)
 
     @property
     def _scheduled(self) -> bool:
@@ -63,18 +63,14 @@ class TorchLearner(Learner):
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _rate(self, samples: int) -> float:
-        return super()._rate(samples) if self._scheduled else max(self._optimizer_rates())
+        return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
 
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
         gradients = batch.gradients
         if step.scale != 1.0:
             gradients = torch._foreach_mul(gradients, step.scale)
-        if self._scheduled:
-            for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(step.rate * ratio)  # captured graphs hold on to the tensor
-                else:
-                    group["lr"] = step.rate * ratio
+        own = self._optimizer_rates()
+        self._set_rates([step.rate * r for r in self._ratios] if self._scheduled else [self.scale * r for r in own])
         before = [parameter.grad for parameter in self._list]
         try:
             for parameter in self._list:
@@ -83,9 +79,18 @@ class TorchLearner(Learner):
                 parameter.grad = gradient if gradient.dtype is parameter.dtype else gradient.to(parameter.dtype)
             self.optimizer.step()
         finally:
+            if not self._scheduled:
+                self._set_rates(own)
             for parameter, gradient in zip(self._list, before, strict=True):
                 parameter.grad = gradient
         return batch.numbers
+
+    def _set_rates(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)  # captured graphs hold on to the tensor
+            else:
+                group["lr"] = rate
 
     def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
         saved = self.optimizer.state_dict()

@@ -1,0 +1,64 @@
+"""feedline's errors as CNTK's: a script that catches `RuntimeError` or `ValueError` still does.
+
+Every error about data, states and workers that passes the façade is of its feedline class and of the built-in class
+that CNTK raised in its place, with the same text and fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from feedline.errors import DataError, FeedlineError, SchemaError, StateError, WorkerError
+
+
+class _Both:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))  # type: ignore[attr-defined]
+
+
+class CntkDataError(_Both, DataError, RuntimeError):
+    """Data that cannot be read, where CNTK raises RuntimeError."""
+
+
+class CntkSchemaError(_Both, SchemaError, RuntimeError):
+    """Streams that contradict each other, where CNTK raises RuntimeError."""
+
+
+class CntkStateError(_Both, StateError, ValueError):
+    """A checkpoint that does not fit, where CNTK raises ValueError."""
+
+
+class CntkWorkerError(_Both, WorkerError, RuntimeError):
+    """A user's deserializer raised, where CNTK raises RuntimeError."""
+
+
+_KINDS: tuple[type[FeedlineError], ...] = (CntkDataError, CntkSchemaError, CntkStateError, CntkWorkerError)
+
+
+@contextmanager
+def as_cntk() -> Iterator[None]:
+    """Errors of the block as CNTK's; the original is the cause, or its cause where that says more."""
+    try:
+        yield
+    except FeedlineError as error:
+        raise retyped(error) from (error.__cause__ or error)
+    except FileNotFoundError as error:
+        # CNTK tries five times and raises RuntimeError.
+        raise retyped(DataError("expected an input file, got none", path=error.filename or str(error))) from error
+
+
+def retyped(error: FeedlineError) -> FeedlineError:
+    """The error as one of CNTK's type; itself where there is none."""
+    for kind in _KINDS:
+        if isinstance(error, kind.__mro__[2]) and not isinstance(error, kind):
+            return _rebuild(kind, error.args, error.__dict__)
+    return error
+
+
+def _rebuild(kind: type[FeedlineError], args: tuple[Any, ...], fields: dict[str, Any]) -> FeedlineError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error

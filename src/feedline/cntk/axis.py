@@ -1,0 +1,125 @@
+"""`cntk.axis`: names for the axes of a variable.
+
+Axes are labels. Static ones are numbers, as in CNTK's Python: 0 is the first of a sample, negative ones count from the
+last. Dynamic ones are names: that of the batch, and one or more of sequences.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+__all__ = ["Axis"]
+
+_DYNAMIC, _BATCH = "defaultDynamicAxis", "defaultBatchAxis"
+_ALL_STATIC, _ALL, _UNKNOWN = "allStaticAxes", "allAxes", "unknownDynamicAxes"
+_LEADING = "newLeadingAxis"
+_unique = itertools.count()
+
+
+class Axis:
+    """An axis of a variable.
+
+    Args:
+        axis: int: a static axis. str: a dynamic axis of this name; two axes of one name are equal.
+        is_ordered: steps along a dynamic axis follow each other.
+    """
+
+    __slots__ = ("_is_ordered", "_label")
+
+    def __init__(self, axis: int | str, is_ordered: bool = True) -> None:
+        if isinstance(axis, bool) or not isinstance(axis, (int, str)):
+            raise TypeError(f"expected a number or a name of an axis, got {axis!r}")
+        self._label, self._is_ordered = axis, is_ordered
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether steps along it follow each other; true of sequences, false of the batch."""
+        return self._is_ordered
+
+    @property
+    def is_static_axis(self) -> bool:
+        """Whether it is an axis of the sample's shape."""
+        return isinstance(self._label, int) or self._label in (_ALL_STATIC, _LEADING)
+
+    @property
+    def is_batch_axis(self) -> bool:
+        """Whether it is the axis of the batch."""
+        return self._label == _BATCH
+
+    @property
+    def is_sequence_axis(self) -> bool:
+        """Whether it is an axis of sequences."""
+        return not self.is_static_axis and self._label not in (_BATCH, _ALL, _UNKNOWN)
+
+    @property
+    def name(self) -> str:
+        """Its name; ``staticAxisIdx=n`` for a static one."""
+        return f"staticAxisIdx={self._label}" if isinstance(self._label, int) else self._label
+
+    def static_axis_index(self, checked: bool = True) -> int:
+        """Number of a static axis; without ``checked``, the largest 32-bit int for any other.
+
+        Raises:
+            ValueError: not a static axis, and ``checked``.
+        """
+        if isinstance(self._label, int):
+            return self._label
+        if checked:
+            raise ValueError(f"expected a static axis, got {self!r}")
+        return 2**31 - 1
+
+    @staticmethod
+    def default_dynamic_axis() -> Axis:
+        """The sequence axis of variables that name no other."""
+        return Axis(_DYNAMIC)
+
+    @staticmethod
+    def default_batch_axis() -> Axis:
+        """The axis of the batch."""
+        return Axis(_BATCH, is_ordered=False)
+
+    @staticmethod
+    def all_static_axes() -> Axis:
+        """Stands for all axes of the sample's shape."""
+        return Axis(_ALL_STATIC)
+
+    @staticmethod
+    def all_axes() -> Axis:
+        """Stands for all static and dynamic axes."""
+        return Axis(_ALL)
+
+    @staticmethod
+    def default_input_variable_dynamic_axes() -> tuple[Axis, Axis]:
+        """The dynamic axes of a sequence variable: batch, sequence."""
+        return Axis.default_batch_axis(), Axis.default_dynamic_axis()
+
+    @staticmethod
+    def unknown_dynamic_axes() -> tuple[Axis]:
+        """Stands for dynamic axes that are to be inferred."""
+        return (Axis(_UNKNOWN),)
+
+    @staticmethod
+    def new_unique_dynamic_axis(name: str) -> Axis:
+        """A sequence axis unlike any other, whatever their names."""
+        return Axis(f"{name}_{next(_unique)}")
+
+    @staticmethod
+    def new_leading_axis() -> Axis:
+        """Stands for a new static axis before all others."""
+        return Axis(_LEADING)
+
+    @staticmethod
+    def end_static_axis() -> Axis:
+        """Former name of `new_leading_axis`; warns."""
+        warnings.warn("end_static_axis is deprecated: use Axis.new_leading_axis()", DeprecationWarning, stacklevel=2)
+        return Axis.new_leading_axis()
+
+    def __eq__(self, other: object) -> bool:
+        return self._label == other._label if isinstance(other, Axis) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._label)
+
+    def __repr__(self) -> str:
+        return f"Axis('{self.name}')"

@@ -1,0 +1,197 @@
+"""`cntk.cntk_py`: of CNTK's bindings, the few names that scripts use.
+
+Configurations of deserializers and sources are dictionaries, as CNTK hands them to its readers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from feedline.cntk._names import explain
+from feedline.cntk.logging import TraceLevel
+
+__all__ = [
+    "DataType_Double",
+    "DataType_Float",
+    "DataType_Float16",
+    "DataType_Int8",
+    "DataType_Int16",
+    "DataType_Unknown",
+    "DeviceKind_CPU",
+    "DeviceKind_GPU",
+    "Dictionary",
+    "DictionaryValue",
+    "MinibatchSourceConfig",
+    "StorageFormat_Dense",
+    "StorageFormat_SparseCSC",
+    "ctf_deserializer",
+    "force_deterministic_algorithms",
+    "set_fixed_random_seed",
+    "to_dictionary",
+]
+
+DataType_Unknown, DataType_Float, DataType_Double = 0, 1, 2
+DataType_Float16, DataType_Int8, DataType_Int16 = 4, 5, 6
+StorageFormat_Dense, StorageFormat_SparseCSC = 0, 1
+DeviceKind_CPU, DeviceKind_GPU = 0, 1
+
+INFINITELY_REPEAT = 2**64 - 1
+FULL_DATA_SWEEP = 2**64 - 2
+WINDOW_IN_CHUNKS = 128
+
+
+class DictionaryValue:
+    """A value of a `Dictionary`, boxed; dictionaries unbox it."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class Dictionary(dict[str, Any]):
+    """A dictionary with strings as keys."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        for key, value in (values or {}).items():
+            self[key] = value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if not isinstance(key, str):
+            raise ValueError(f"expected a string as key, got {key!r}")
+        super().__setitem__(key, value.value if isinstance(value, DictionaryValue) else value)
+
+    def add(self, key: str, value: Any) -> None:
+        """As ``self[key] = value``."""
+        self[key] = value
+
+
+def ctf_deserializer(filename: str, streams: Iterable[Any]) -> Dictionary:
+    """The configuration of a CTF reader, from `cntk.io.StreamConfiguration` objects.
+
+    Before a source is made of it, ``cacheIndex``, ``skipSequenceIds``, ``maxErrors`` and ``chunkSizeInBytes`` may be
+    set on it.
+    """
+    inputs = {}
+    for stream in streams:
+        inputs[stream.m_stream_name] = Dictionary(
+            {
+                "dim": stream.m_dim,
+                "format": "sparse" if stream.m_is_sparse else "dense",
+                "definesMBSize": stream.m_defines_mb_size,
+                "alias": stream.m_stream_alias or stream.m_stream_name,
+            }
+        )
+    return Dictionary(
+        {
+            "type": "CNTKTextFormatDeserializer",
+            "module": "CNTKTextFormatReader",
+            "file": str(filename),
+            "input": Dictionary(inputs),
+        }
+    )
+
+
+class _Flag:
+    """An optional bool, as the bindings show it."""
+
+    def __init__(self) -> None:
+        self.value: bool | None = None
+
+    def set(self, value: bool) -> None:
+        """Give it a value."""
+        self.value = bool(value)
+
+
+class MinibatchSourceConfig:
+    """All settings of a minibatch source; `to_dictionary` checks them.
+
+    Args:
+        deserializers: configurations.
+        randomize: False: both windows are 0.
+
+    Attributes:
+        max_samples, max_sweeps: where the source ends.
+        randomization_window_in_chunks, randomization_window_in_samples: one of them, or none.
+        randomization_seed: of the first sweep.
+        trace_level: 0 to 2.
+        is_frame_mode_enabled: sequences have one sample.
+        truncation_length: of truncated backpropagation; 0: none.
+        is_multithreaded: ``set(bool)``; unset: by the kind of deserializers.
+    """
+
+    def __init__(self, deserializers: Iterable[Any], randomize: bool = True) -> None:
+        self.deserializers = list(deserializers)
+        self.max_samples = self.max_sweeps = INFINITELY_REPEAT
+        self.randomization_window_in_chunks = WINDOW_IN_CHUNKS if randomize else 0
+        self.randomization_window_in_samples = 0
+        self.randomization_seed = 0
+        self.trace_level = int(TraceLevel.Warning)
+        self.is_frame_mode_enabled = False
+        self.truncation_length = 0
+        self.is_multithreaded = _Flag()
+
+    @property
+    def randomizes(self) -> bool:
+        """Whether there is a window."""
+        return bool(self.randomization_window_in_chunks or self.randomization_window_in_samples)
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            ValueError: no deserializer.
+            RuntimeError: two limits, two windows, frame mode with truncation, or a limit of no samples.
+        """
+        if not self.deserializers:
+            raise ValueError("expected at least one deserializer, got none")
+        if self.max_samples != INFINITELY_REPEAT and self.max_sweeps != INFINITELY_REPEAT:
+            raise RuntimeError(
+                f"expected max_samples or max_sweeps, got both ({self.max_samples} and {self.max_sweeps})"
+            )
+        if self.max_samples == 0:
+            raise RuntimeError("expected max_samples of at least 1, got 0")
+        if self.randomization_window_in_chunks and self.randomization_window_in_samples:
+            raise RuntimeError(
+                "expected one randomization window, got one in chunks and one in samples; the one in chunks is "
+                f"{WINDOW_IN_CHUNKS} by default: pass randomization_window_in_chunks=0"
+            )
+        if self.is_frame_mode_enabled and self.truncation_length:
+            raise RuntimeError("expected frame mode or truncation, got both")
+
+
+def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
+    """The settings as CNTK's reader takes them; refused as `MinibatchSourceConfig.check` says."""
+    config.check()
+    truncated, in_samples = config.truncation_length > 0, config.randomization_window_in_samples > 0
+    window = config.randomization_window_in_samples if in_samples else config.randomization_window_in_chunks
+    settings: dict[str, Any] = {
+        "frameMode": config.is_frame_mode_enabled,
+        "traceLevel": int(config.trace_level),
+        "multiThreadedDeserialization": bool(config.is_multithreaded.value),
+        "deserializers": config.deserializers,
+        "randomize": config.randomizes,
+    }
+    if config.randomizes:
+        settings["randomizationWindow"] = window
+        settings["sampleBasedRandomizationWindow"] = in_samples
+        settings["randomizationSeed"] = config.randomization_seed
+    if truncated:
+        settings["truncated"] = True
+        settings["truncationLength"] = config.truncation_length
+    return Dictionary(settings)
+
+
+def set_fixed_random_seed(value: int) -> None:
+    """Seed torch's generators, from which initial parameters and dropout come."""
+    importlib.import_module("torch").manual_seed(value)
+
+
+def force_deterministic_algorithms() -> None:
+    """Make torch use deterministic kernels, and warn where it has none."""
+    importlib.import_module("torch").use_deterministic_algorithms(True, warn_only=True)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.cntk_py", name)

@@ -1,0 +1,428 @@
+"""`cntk.core`: values, the data of one variable for one minibatch, over `feedline.Value`.
+
+A `Value` is packed, rows and offsets as feedline delivers them, or rectangular, an array or CSR matrix as a script made
+it, of whose axes nothing is known until a variable takes it. Padding, masks and dense copies are made when asked for.
+Data stays in host memory; ``device`` says where it is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.cntk._names import explain
+from feedline.cntk.device import DeviceDescriptor, intended_device
+from feedline.data import Value as Packed
+from feedline.errors import CompatError
+
+__all__ = ["NDArrayView", "Value", "asarray", "asvalue"]
+
+_START, _VALID = 2, 1  # of a mask; 0 is padding
+_TYPES = tuple(np.dtype(t) for t in ("float32", "float64", "float16", "int8", "int16"))
+
+
+class NDArrayView:
+    """An array or a CSR matrix, and where it is wanted; made by `from_dense`, `from_csr` and `from_data`.
+
+    Args:
+        shape: of a new array of zeros.
+        data_type: its element type.
+        device: where it is wanted.
+    """
+
+    def __init__(self, shape: Sequence[int], data_type: Any, device: DeviceDescriptor | None = None) -> None:
+        self._take(np.zeros(tuple(shape), data_type), device, False)
+
+    def _take(self, data: Any, device: DeviceDescriptor | None, read_only: bool) -> None:
+        self._data, self.device, self.is_read_only = data, device or intended_device(), read_only
+
+    @staticmethod
+    def from_dense(
+        np_array: NDArray[Any], device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
+    ) -> NDArrayView:
+        """Over an array; ``borrow``: without a copy.
+
+        Raises:
+            TypeError: not an array.
+        """
+        if not isinstance(np_array, np.ndarray):
+            raise TypeError(f"expected a NumPy array, got {type(np_array).__name__}")
+        return _view(np_array if borrow else np_array.copy(), device, read_only)
+
+    @staticmethod
+    def from_csr(
+        csr_array: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
+    ) -> NDArrayView:
+        """Over a SciPy CSR matrix; ``borrow``: without a copy.
+
+        Raises:
+            TypeError: not a CSR matrix.
+        """
+        if getattr(csr_array, "format", None) != "csr":
+            raise TypeError(f"expected a SciPy CSR matrix, got {type(csr_array).__name__}; use .tocsr()")
+        return _view(csr_array if borrow else csr_array.copy(), device, read_only)
+
+    @staticmethod
+    def from_data(
+        data: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
+    ) -> NDArrayView:
+        """Over an array, a number or a CSR matrix; a view stays itself.
+
+        Raises:
+            TypeError: anything else.
+        """
+        if isinstance(data, NDArrayView):
+            return data
+        if hasattr(data, "tocsr"):
+            return NDArrayView.from_csr(data, device, read_only, borrow)
+        return NDArrayView.from_dense(np.asarray(data) if np.isscalar(data) else data, device, read_only, borrow)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self._data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        found: np.dtype[Any] = np.dtype(self._data.dtype)
+        return found
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it is a CSR matrix."""
+        return not isinstance(self._data, np.ndarray)
+
+    def asarray(self) -> Any:
+        """The array or the CSR matrix itself."""
+        return self._data
+
+    def slice_view(self, start_offset: Sequence[int], extent: Sequence[int], read_only: bool = True) -> NDArrayView:
+        """Part of an array, without a copy.
+
+        Args:
+            start_offset: first index along each axis.
+            extent: lengths along the last axes; the axes before them are dropped.
+            read_only: of the result.
+        """
+        lead = len(start_offset) - len(extent)
+        where: list[int | slice] = list(start_offset[:lead])
+        where += [slice(a, a + n) for a, n in zip(start_offset[lead:], extent, strict=True)]
+        return _view(self._data[tuple(where)], self.device, read_only)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        dense = self._data.toarray() if self.is_sparse else self._data
+        return np.array(dense, dtype, copy=copy)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"NDArrayView({_dims(self.shape)}, {self.device.label})"
+
+
+def _view(data: Any, device: DeviceDescriptor | None, read_only: bool) -> NDArrayView:
+    view = NDArrayView.__new__(NDArrayView)
+    view._take(data, device, read_only)
+    return view
+
+
+class Value:
+    """The data of one variable for one minibatch.
+
+    Args:
+        batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``; a list with one array ``(length, *shape)`` or
+            CSR matrix ``(length, size)`` a sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`.
+        seq_starts: for each sequence whether it begins here, or goes on from the minibatch before; None: all begin.
+        device: where it is wanted.
+
+    Raises:
+        ValueError: no batch, sequences that disagree on the shape of a sample, or as many ``seq_starts`` as there are
+            not sequences.
+        TypeError: an element type that CNTK does not have.
+
+    Attributes:
+        packed: rows and offsets; None for a rectangular one.
+        lanes: int64 (num_sequences,) under truncation, see `feedline.Minibatch`; else None.
+    """
+
+    ONE_HOT_SKIP = 0xFFFFFFFF
+
+    def __init__(
+        self, batch: Any = None, seq_starts: Sequence[bool] | None = None, device: DeviceDescriptor | None = None
+    ) -> None:
+        if batch is None:
+            raise ValueError("expected a batch, got none")
+        self.packed, self._array = _understood(batch)
+        self._device = device
+        self.lanes: NDArray[np.int64] | None = None
+        self._read_only = isinstance(batch, NDArrayView) and batch.is_read_only
+        self._starts = None if seq_starts is None else np.asarray(seq_starts, np.bool_)
+        if self._starts is not None and self._starts.shape != (len(self),):
+            raise ValueError(f"expected {len(self)} seq_starts, one a sequence, got {len(self._starts)}")
+
+    @classmethod
+    def of(
+        cls,
+        packed: Packed,
+        device: DeviceDescriptor | None = None,
+        begins: NDArray[np.bool_] | None = None,
+        lanes: NDArray[np.int64] | None = None,
+    ) -> Value:
+        """Over rows and offsets as a feed delivers them; nothing is checked or copied."""
+        value = cls.__new__(cls)
+        value.packed, value._array, value._device = packed, None, device
+        value._starts, value.lanes, value._read_only = begins, lanes, False
+        return value
+
+    @staticmethod
+    def create(
+        var: Any,
+        data: Any,
+        seq_starts: Sequence[bool] | None = None,
+        device: DeviceDescriptor | None = None,
+        read_only: bool = False,
+    ) -> Value:
+        """Data as a variable takes it: of its ``dtype``, lists with a sequence each, of its ``shape`` a sample.
+
+        Raises:
+            ValueError: sequences that are not ``(length, *shape)``.
+        """
+        if isinstance(data, (Value, Packed)):
+            return data if isinstance(data, Value) else Value.of(data, device)
+        dtype, shape = np.dtype(var.dtype), tuple(var.shape)
+        if not isinstance(data, list):
+            value = Value(data.astype(dtype, copy=False), seq_starts, device)
+        else:
+            sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
+            for i, sequence in enumerate(sequences):
+                if sequence.shape[1:] != shape:
+                    raise ValueError(f"expected (length, *{shape}) for every sequence, got {sequence.shape} for {i}")
+            value = Value(sequences, seq_starts, device)
+        value._read_only = read_only
+        return value
+
+    @staticmethod
+    def one_hot(batch: Any, num_classes: Any, dtype: Any = None, device: DeviceDescriptor | None = None) -> Value:
+        """Sequences of one-hot samples.
+
+        Args:
+            batch: a list with one list of class numbers a sequence; ``Value.ONE_HOT_SKIP`` makes a sample of zeros.
+            num_classes: how many classes.
+            dtype: float32 (None) or float64.
+            device: where it is wanted.
+
+        Raises:
+            ValueError: not lists of lists of ints, a number that is no class, or another dtype.
+            CompatError: ``num_classes`` is a shape of several axes.
+        """
+        if not isinstance(num_classes, numbers.Integral):
+            shape = tuple(num_classes)
+            if len(shape) != 1:
+                raise CompatError(
+                    f"expected a number of classes, got the shape {shape}: sparse samples have one axis here; write "
+                    f"num_classes={math.prod(shape)} with one number a row of the sample, shifted by the rows before"
+                )
+            (num_classes,) = shape
+        kind = np.dtype(np.float32 if dtype is None else dtype)
+        if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"expected float32 or float64, got {kind.name}")
+        try:
+            rows = [np.asarray(sequence) for sequence in batch]
+        except (TypeError, ValueError):
+            rows = []
+        if not rows or any(row.ndim != 1 for row in rows):
+            raise ValueError(f"expected a list of lists of class numbers, got {_short(batch)}")
+        for row in rows:
+            if len(row) and row.dtype.kind not in "iu":
+                raise ValueError(f"expected ints as class numbers, got {row.dtype.name}")
+        flat = np.concatenate(rows).astype(np.int64)
+        kept = flat != Value.ONE_HOT_SKIP
+        indptr = np.concatenate([[0], np.cumsum(kept)])
+        offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+        classes = flat[kept]
+        return Value.of(
+            Packed.from_csr(indptr, classes, np.ones(len(classes), kind), int(num_classes), offsets), device
+        )
+
+    # ---- what it is -------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(sequences, samples of the longest, *sample) of packed data; that of the array of rectangular data."""
+        if self.packed is None:
+            return tuple(self._held().shape)
+        return (self.packed.num_sequences, _longest(self.packed), *self.packed.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return np.dtype(self._held().dtype) if self.packed is None else self.packed.dtype
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it is held as indices and values."""
+        return hasattr(self._held(), "tocsr") if self.packed is None else self.packed.is_sparse
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it was made read-only."""
+        return self._read_only
+
+    @property
+    def device(self) -> DeviceDescriptor:
+        """Where it is wanted."""
+        return self._device or intended_device()
+
+    @property
+    def mask(self) -> NDArray[np.uint8]:
+        """uint8 (sequences, longest): 2 where a sequence begins, 1 for its other samples, 0 for padding.
+
+        Raises:
+            AttributeError: there is none, as every sequence has one sample and begins here.
+        """
+        if self.packed is None or (_longest(self.packed) <= 1 and self._starts is None):
+            raise AttributeError("no mask: every sequence has one sample")
+        mask = self.packed.mask.astype(np.uint8) * np.uint8(_VALID)
+        starts = slice(None) if self._starts is None else self._starts
+        if mask.shape[1]:
+            first = mask[:, 0]
+            first[starts] *= np.uint8(_START)
+        return mask
+
+    @property
+    def data(self) -> NDArrayView:
+        """What `asarray` gives, as a view."""
+        return _view(self.asarray(), self._device, self._read_only)
+
+    # ---- as arrays --------------------------------------------------------------------------------
+
+    def asarray(self) -> Any:
+        """Dense data ``(sequences, longest, *sample)``, padded by zeros; rectangular data as it is.
+
+        Raises:
+            ValueError: sparse sequences of different lengths: dense padding may be huge; use `as_sequences`.
+        """
+        if self.packed is None:
+            return self._held()
+        lengths = self.packed.lengths
+        if self.packed.is_sparse and len(lengths) and lengths.min() != lengths.max():
+            raise ValueError("expected sparse sequences of one length, got several: use as_sequences(variable)")
+        return self.packed.padded(length=_longest(self.packed))
+
+    def as_sequences(self, variable: Any = None) -> list[Any]:
+        """One item a sequence, without padding: arrays ``(length, *sample)``, or SciPy CSR matrices of sparse data.
+
+        Args:
+            variable: whose data it is; sparse data needs one, as in CNTK, though nothing is taken from it.
+
+        Raises:
+            ValueError: sparse data without a variable.
+        """
+        if self.is_sparse and variable is None:
+            raise ValueError("expected the variable of sparse data, got none: pass it to as_sequences")
+        if self.packed is None:
+            return list(self._held())
+        if self.packed.is_sparse:
+            return [sequence.to_scipy() for sequence in self.packed.sequences()]
+        return self.packed.sequences()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.asarray()
+        return np.array(array.toarray() if hasattr(array, "toarray") else array, dtype, copy=copy)
+
+    def deep_clone(self, read_only: bool = False) -> Value:
+        """A copy that shares nothing."""
+        clone = Value.__new__(Value)
+        packed = None if self.packed is None else self.packed.select(np.arange(self.packed.num_sequences))
+        clone.packed, clone._array = packed, None if self.packed is not None else self._held().copy()
+        clone._starts = None if self._starts is None else self._starts.copy()
+        clone._device, clone.lanes, clone._read_only = self._device, self.lanes, read_only
+        return clone
+
+    def erase(self) -> None:
+        """Let the data go; the value is empty of use afterwards. Never needed here: memory follows references."""
+        self.packed = self._array = None
+
+    def _held(self) -> Any:
+        if self._array is None:
+            raise ValueError("this value was erased")
+        return self._array
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Value({_dims(self.shape)}, {self.device.label})"
+
+
+def _understood(batch: Any) -> tuple[Packed | None, Any]:
+    """(packed, rectangular), one of them None."""
+    if isinstance(batch, Value):
+        return batch.packed, batch._array
+    if isinstance(batch, Packed):
+        return batch, None
+    if isinstance(batch, NDArrayView):
+        return None, batch.asarray()
+    if hasattr(batch, "tocsr"):
+        return None, _typed(batch.tocsr())
+    if isinstance(batch, (list, tuple)) and batch and (isinstance(batch[0], np.ndarray) or hasattr(batch[0], "tocsr")):
+        packed = Packed.from_sequences([_typed(x.tocsr() if hasattr(x, "tocsr") else np.asarray(x)) for x in batch])
+        return packed, None
+    array = np.asarray(batch)
+    if array.dtype == object:
+        raise ValueError("expected nested lists of one length at each level, got ragged ones; use a list of arrays")
+    if not isinstance(batch, np.ndarray) and array.dtype not in _TYPES:
+        array = array.astype(np.float32)
+    return None, _typed(array)
+
+
+def _typed(array: Any) -> Any:
+    if np.dtype(array.dtype) not in _TYPES:
+        raise TypeError(
+            f"expected one of {', '.join(t.name for t in _TYPES)}, got {array.dtype}; use .astype(np.float32)"
+        )
+    return array
+
+
+def _longest(packed: Packed) -> int:
+    if packed.one_sample_each:
+        return 1
+    lengths = packed.lengths
+    return int(lengths.max()) if len(lengths) else 0
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return f"[{' x '.join(map(str, shape))}]"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def asarray(value: Any, dtype: Any = None) -> NDArray[Any]:
+    """A value, minibatch data or anything array-like as an array.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    array = value.asarray() if hasattr(value, "asarray") else np.asarray(value)
+    if array.dtype.hasobject:
+        raise ValueError(f"expected something that is an array, got {type(value).__name__}")
+    converted: NDArray[Any] = array if dtype is None else array.astype(dtype)
+    return converted
+
+
+def asvalue(variable: Any, data_array: Any) -> Value:
+    """Data as ``variable`` takes it, see `Value.create`."""
+    return Value.create(variable, data_array)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.core", name)

@@ -1,0 +1,53 @@
+"""`cntk.io`: deserializers, minibatch sources and what they deliver, translated onto feedline.
+
+Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a setting, this does what was meant; the
+table in docs/compat/cntk.md says where.
+"""
+
+from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT
+from feedline.cntk.cntk_py import WINDOW_IN_CHUNKS as DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS
+from feedline.cntk.io import transforms
+from feedline.cntk.io._data import MinibatchSourceFromData
+from feedline.cntk.io._deserializers import (
+    Base64ImageDeserializer,
+    CBFDeserializer,
+    CTFDeserializer,
+    HTKFeatureDeserializer,
+    HTKMLFBinaryDeserializer,
+    HTKMLFDeserializer,
+    ImageDeserializer,
+    LatticeDeserializer,
+)
+from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.io._source import MinibatchSource
+from feedline.cntk.io._streams import StreamConfiguration, StreamDef, StreamDefs, StreamInformation
+from feedline.cntk.io._text import sequence_to_cntk_text_format
+from feedline.cntk.io._user import UserDeserializer, UserFeed, UserMinibatchSource
+from feedline.cntk.logging import TraceLevel
+
+__all__ = [
+    "DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS",
+    "FULL_DATA_SWEEP",
+    "INFINITELY_REPEAT",
+    "Base64ImageDeserializer",
+    "CBFDeserializer",
+    "CTFDeserializer",
+    "HTKFeatureDeserializer",
+    "HTKMLFBinaryDeserializer",
+    "HTKMLFDeserializer",
+    "ImageDeserializer",
+    "LatticeDeserializer",
+    "MinibatchData",
+    "MinibatchSource",
+    "MinibatchSourceFromData",
+    "StreamConfiguration",
+    "StreamDef",
+    "StreamDefs",
+    "StreamInformation",
+    "TraceLevel",
+    "UserDeserializer",
+    "UserFeed",
+    "UserMinibatchSource",
+    "sequence_to_cntk_text_format",
+    "transforms",
+]

@@ -1,0 +1,39 @@
+"""How many samples each stream has in a sweep, counted when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from feedline.cntk._errors import as_cntk
+from feedline.feed.source import MinibatchSource
+
+
+class SampleCounts:
+    """Samples of each stream of a feed.
+
+    Where chunk sizes tell, nothing is read; else the first question reads every chunk once.
+    """
+
+    def __init__(self, feed: MinibatchSource) -> None:
+        self._feed = feed
+        self._counts: dict[str, int] | None = None
+
+    def of(self, name: str) -> Callable[[], int]:
+        """A function that tells the samples of one stream."""
+        return lambda: self._count(name)
+
+    def _count(self, name: str) -> int:
+        corpus, schema = self._feed.corpus, self._feed.corpus.schema
+        if corpus.sized:
+            longest = self._feed.num_samples
+            one_each = schema.size_stream is None and longest == self._feed.num_sequences
+            if one_each or schema.size_stream == name or list(schema) == [name]:
+                return longest
+        if self._counts is None:
+            with as_cntk():
+                self._counts = dict.fromkeys(schema, 0)
+                for number in range(corpus.num_chunks()):
+                    chunk = corpus.read(number)
+                    for stream in schema:
+                        self._counts[stream] += chunk[stream].num_samples
+        return self._counts[name]

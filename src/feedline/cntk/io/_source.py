@@ -1,0 +1,319 @@
+"""`MinibatchSource`, CNTK's arguments and answers over `feedline.MinibatchSource`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from feedline.cntk import cntk_py
+from feedline.cntk._errors import CntkStateError, as_cntk
+from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT, MinibatchSourceConfig
+from feedline.cntk.core import Value
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.io._counts import SampleCounts
+from feedline.cntk.io._deserializers import corpus_of
+from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.io._streams import StreamInformation
+from feedline.cntk.io._user import UserCorpus, UserDeserializer, stream_named
+from feedline.cntk.logging import TraceLevel
+from feedline.cntk.variables import Record
+from feedline.data import Minibatch, Position
+from feedline.errors import CompatError
+from feedline.feed.formats.join import Join
+from feedline.feed.protocol import Deserializer
+from feedline.feed.source import MinibatchSource as Modern
+from feedline.feed.timeline import Window
+
+_POSITION = "minibatchSourcePosition"
+_EXACT = "feedline"  # beside CNTK's keys, where these do not say all
+_LARGEST = 2**31
+_UNBOUNDED = 1 << 62
+
+
+class MinibatchSource:
+    """Minibatches from deserializers, in CNTK 2.7's order and filling.
+
+    Args:
+        deserializers: one or a list of them, joined by sequence key; a `UserDeserializer` stands alone.
+        max_samples, max_sweeps: where it ends, counted from the start, not from a restore; one of them.
+        randomization_window_in_chunks, randomization_window_in_samples: how much is shuffled together; one of them.
+        randomization_seed: of the first sweep; each sweep adds 1.
+        trace_level: kept; nothing is printed.
+        multithreaded_deserializer: kept; chunks are always read in background threads.
+        frame_mode: every sequence has one sample.
+        truncation_length: samples of a piece, for truncated backpropagation; 0: none.
+        randomize: False: in the order of the data.
+        max_errors: errors that text readers may pass over, where their own ``maxErrors`` does not say.
+
+    Raises:
+        ValueError: no deserializer, or a `UserDeserializer` with others.
+        RuntimeError: settings that contradict each other, streams of one name, a file that is not there or is no CTF.
+        CompatError: a setting that has no meaning here.
+
+    Attributes:
+        feed: the `feedline.MinibatchSource` beneath.
+    """
+
+    def __init__(
+        self,
+        deserializers: Any,
+        max_samples: int = INFINITELY_REPEAT,
+        max_sweeps: int = INFINITELY_REPEAT,
+        randomization_window_in_chunks: int = cntk_py.WINDOW_IN_CHUNKS,
+        randomization_window_in_samples: int = 0,
+        randomization_seed: int = 0,
+        trace_level: int | TraceLevel = TraceLevel.Warning,
+        multithreaded_deserializer: bool | None = None,
+        frame_mode: bool = False,
+        truncation_length: int = 0,
+        randomize: bool = True,
+        max_errors: int = 0,
+    ) -> None:
+        given = list(deserializers) if isinstance(deserializers, (list, tuple)) else [deserializers]
+        config = MinibatchSourceConfig(given, randomize)
+        config.max_samples, config.max_sweeps = max_samples, max_sweeps
+        if randomize:
+            config.randomization_window_in_chunks = randomization_window_in_chunks
+            config.randomization_window_in_samples = randomization_window_in_samples
+        config.randomization_seed, config.trace_level = randomization_seed, int(trace_level)
+        config.is_frame_mode_enabled, config.truncation_length = frame_mode, truncation_length
+        if multithreaded_deserializer is not None:
+            config.is_multithreaded.set(multithreaded_deserializer)
+        config.check()
+        if len(given) > 1 and any(isinstance(d, UserDeserializer) for d in given):
+            raise ValueError("expected a UserDeserializer alone, got it with others: it has no keys to be joined by")
+        self._config = config
+        with as_cntk():
+            self.feed = _feed(config, max_errors)
+        counts = SampleCounts(self.feed)
+        if isinstance(self.feed.corpus, UserCorpus):
+            self._infos = self.feed.corpus.infos
+            for info in self._infos:
+                info._count = counts.of(info.m_name)
+        else:
+            self._infos = [
+                StreamInformation.of(name, number, stream, counts.of(name))
+                for number, (name, stream) in enumerate(self.feed.schema.items())
+            ]
+        self._streams = Record(**{info.m_name: info for info in self._infos})
+
+    # ---- streams ----------------------------------------------------------------------------------
+
+    def stream_infos(self) -> list[StreamInformation]:
+        """The streams delivered."""
+        return list(self._infos)
+
+    @property
+    def streams(self) -> Record:
+        """The streams delivered, by name."""
+        return self._streams
+
+    def stream_info(self, name: str) -> StreamInformation:
+        """The stream of this name.
+
+        Raises:
+            RuntimeError: no such stream.
+        """
+        return stream_named(self._infos, name)
+
+    def __getitem__(self, name: str) -> StreamInformation:
+        return self.stream_info(name)
+
+    # ---- minibatches ------------------------------------------------------------------------------
+
+    def next_minibatch(
+        self,
+        minibatch_size_in_samples: int,
+        input_map: Mapping[Any, StreamInformation] | None = None,
+        device: DeviceDescriptor | None = None,
+        num_data_partitions: int | None = None,
+        partition_index: int | None = None,
+    ) -> dict[Hashable, MinibatchData]:
+        """The next minibatch, or this worker's part of it.
+
+        Args:
+            minibatch_size_in_samples: over all workers: as many whole sequences as fit, or one longer one.
+            input_map: keys for the result, with the stream that each stands for; None: the streams themselves.
+            device: where data is wanted.
+            num_data_partitions: number of workers; None: 1.
+            partition_index: this worker; None: 0.
+
+        Returns:
+            `MinibatchData` by key; ``{}`` at the end, and where this worker has no share.
+
+        Raises:
+            ValueError: a size of 0, or fewer lanes than workers under truncation.
+            RuntimeError: the data is damaged, a size above 2**31 - 1, or a `UserDeserializer` raised (the cause).
+            KeyError: a stream in ``input_map`` that is not of this source.
+        """
+        minibatch = self._next(minibatch_size_in_samples, (partition_index or 0, num_data_partitions or 1))
+        if not minibatch or minibatch.num_sequences == 0:
+            return {}
+        sequences, sweep_end = minibatch.num_sequences, minibatch.sweep_end
+        begins, lanes = minibatch.begins, minibatch.lanes
+        data: dict[Hashable, MinibatchData] = {
+            info: MinibatchData(Value.of(value, device, begins, lanes), sequences, value.num_samples, sweep_end)
+            for info, value in zip(self._infos, minibatch.values(), strict=True)
+        }
+        return {key: data[info] for key, info in input_map.items()} if input_map else data
+
+    def _next(self, size: int, partition: tuple[int, int]) -> Minibatch:
+        samples = operator.index(size)
+        if samples < 1:
+            raise ValueError(f"expected a minibatch size of at least 1 sample, got {samples}")
+        if samples >= _LARGEST and (not self._config.randomizes or self.is_infinite()):
+            raise RuntimeError(
+                f"expected a minibatch size below 2**31, got {samples}; for one pass set max_sweeps=1, and read until "
+                "nothing comes"
+            )
+        with as_cntk():
+            minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
+            if minibatch and minibatch.num_sequences == 0:
+                # Behind the end of a sweep its next sequence did not fit: it comes first now. CNTK hands out nothing
+                # there, which reads as the end. Empty again: it owns nothing in a whole sweep.
+                crossed = minibatch.sweep_end
+                minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
+                minibatch.sweep_end = minibatch.sweep_end or crossed
+        return minibatch
+
+    def is_infinite(self) -> bool:
+        """Whether neither limit was given."""
+        return self.feed.is_infinite
+
+    def reset(self) -> None:
+        """Go to the start of the next sweep; at the start of one, stay there.
+
+        What is half delivered under truncation is let go.
+        """
+        p = self.feed.position
+        begins = p.ordinal == 0 and not p.window
+        if begins and not self._config.truncation_length:
+            return
+        with as_cntk():
+            self.feed.seek(p if begins else self._next_sweep(p))
+
+    def _next_sweep(self, p: Position) -> Position:
+        if p.window is not None:
+            # Nobody knows how many samples are passed over without reading them: those delivered go on counting.
+            return Position(p.sweep + 1, 0, p.samples, p.label_samples, 0)
+        return Position(p.sweep + 1, 0, (p.sweep + 1) * self.feed.num_samples, p.label_samples)
+
+    # ---- checkpoints ------------------------------------------------------------------------------
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """Where it stands, under CNTK's keys; reading ahead does not count.
+
+        ``minibatchSourcePosition``, samples since the start of all data, those of other workers included. For a
+        `UserDeserializer`, chunk, sequence and sweep instead. Under truncation also ``feedline``, with what is half
+        delivered.
+        """
+        p = self.feed.position
+        state: dict[str, Any] = _user_state(p, self._config) if self._is_user else {_POSITION: p.samples}
+        if self._config.truncation_length:
+            state[_EXACT] = self.feed.state_dict()
+        return state
+
+    def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go to where ``checkpoint`` was taken; reads no data, or one window of a `UserDeserializer`.
+
+        A position inside a sequence is that of the next one.
+
+        Raises:
+            ValueError: a key is missing, or the state does not fit.
+        """
+        with as_cntk():
+            if _EXACT in checkpoint and self._config.truncation_length:
+                self.feed.load_state_dict(checkpoint[_EXACT])
+                return
+            try:
+                if self._is_user:
+                    self.feed.seek(_user_position(checkpoint, self._config))
+                else:
+                    self.feed.seek(samples=operator.index(_field(checkpoint, _POSITION)))
+            except (IndexError, TypeError) as error:
+                raise CntkStateError(f"this checkpoint does not fit: {error}", saved=dict(checkpoint)) from error
+
+    @property
+    def current_position(self) -> dict[str, Any]:
+        """As `get_checkpoint_state` and `restore_from_checkpoint`."""
+        return self.get_checkpoint_state()
+
+    @current_position.setter
+    def current_position(self, position: Mapping[str, Any]) -> None:
+        self.restore_from_checkpoint(position)
+
+    @property
+    def _is_user(self) -> bool:
+        return not self.feed.corpus.sized
+
+    def __repr__(self) -> str:
+        return f"MinibatchSource({', '.join(map(repr, self._infos))})"
+
+
+def _feed(config: MinibatchSourceConfig, max_errors: int) -> Modern:
+    corpus = _corpus(config, max_errors)
+    max_samples = None if config.max_samples == INFINITELY_REPEAT else config.max_samples
+    max_sweeps = None if config.max_sweeps == INFINITELY_REPEAT else config.max_sweeps
+    if max_samples == FULL_DATA_SWEEP:
+        max_samples, max_sweeps = None, 1
+    if not corpus.sized and config.randomization_window_in_samples:
+        raise CompatError(
+            "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: the sizes of "
+            "its chunks are not known before reading; or write a fl.UserDeserializer with chunk_info"
+        )
+    return Modern(
+        corpus,
+        seed=config.randomization_seed,
+        shuffle=_window(config),
+        order="cntk" if corpus.sized else "feedline",
+        filling="cntk",
+        frame_mode=config.is_frame_mode_enabled,
+        truncation_length=config.truncation_length or None,
+        max_samples=max_samples,
+        max_sweeps=max_sweeps,
+    )
+
+
+def _corpus(config: MinibatchSourceConfig, max_errors: int) -> Deserializer:
+    first, *others = config.deserializers
+    if isinstance(first, UserDeserializer):
+        return UserCorpus(first)
+    corpora = [corpus_of(given, max_errors) for given in (first, *others)]
+    return Join(*corpora, cache=False) if others else corpora[0]
+
+
+def _window(config: MinibatchSourceConfig) -> bool | Window:
+    if config.randomization_window_in_chunks:
+        return Window(chunks=config.randomization_window_in_chunks)
+    if config.randomization_window_in_samples:
+        return Window(samples=config.randomization_window_in_samples)
+    return False
+
+
+def _field(checkpoint: Mapping[str, Any], name: str) -> Any:
+    try:
+        return checkpoint[name]
+    except KeyError:
+        raise CntkStateError(
+            f"expected the field {name} in a checkpoint, got {', '.join(checkpoint) or 'none'}"
+        ) from None
+
+
+def _user_state(p: Position, config: MinibatchSourceConfig) -> dict[str, Any]:
+    common = {"baseSweepCount": p.sweep, "baseSampleCount": p.samples, "baseCurrentSequencePositionInWindow": p.ordinal}
+    window = p.window or 0
+    if config.randomizes:
+        return {"chunkPosition": window * config.randomization_window_in_chunks, "sweepIndex": p.sweep, **common}
+    return {"currentChunkPosition": window, "currentSequencePosition": p.ordinal, **common}
+
+
+def _user_position(checkpoint: Mapping[str, Any], config: MinibatchSourceConfig) -> Position:
+    if config.randomizes:
+        width = config.randomization_window_in_chunks
+        window, sweep = divmod(_field(checkpoint, "chunkPosition"), width)[0], _field(checkpoint, "sweepIndex")
+        ordinal = _field(checkpoint, "baseCurrentSequencePositionInWindow")
+    else:
+        window, sweep = _field(checkpoint, "currentChunkPosition"), _field(checkpoint, "baseSweepCount")
+        ordinal = _field(checkpoint, "currentSequencePosition")
+    return Position(sweep, ordinal, _field(checkpoint, "baseSampleCount"), 0, window)

@@ -1,0 +1,218 @@
+"""Sources and deserializers that scripts write themselves, and what feedline makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from feedline.cntk.core import Value
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.io._streams import StreamInformation
+from feedline.cntk.variables import Record
+from feedline.data import Stream
+from feedline.data import Value as Packed
+from feedline.errors import SchemaError
+from feedline.feed.formats.user import UserDeserializer as ModernDeserializer
+from feedline.feed.user_source import UserMinibatch
+from feedline.feed.user_source import UserMinibatchSource as ModernSource
+
+
+class UserMinibatchSource:
+    """Base of sources that make minibatches in Python.
+
+    Subclasses define `stream_infos` and `next_minibatch`, and to be resumed `get_checkpoint_state` and
+    `restore_from_checkpoint`; this constructor asks for the streams, so call it last in your own.
+
+    Attributes:
+        streams: `StreamInformation` by name, in a `Record`.
+    """
+
+    def __init__(self) -> None:
+        self.streams = Record(**{info.m_name: info for info in self.stream_infos()})
+
+    def stream_infos(self) -> list[StreamInformation]:
+        """The streams delivered."""
+        raise NotImplementedError("define stream_infos(): a list of StreamInformation")
+
+    def stream_info(self, name: str) -> StreamInformation:
+        """The stream of this name.
+
+        Raises:
+            RuntimeError: no such stream, or several.
+        """
+        return stream_named(self.stream_infos(), name)
+
+    def __getitem__(self, name: str) -> StreamInformation:
+        return self.stream_info(name)
+
+    def next_minibatch(
+        self, num_samples: int, number_of_workers: int, worker_rank: int, device: DeviceDescriptor | None = None
+    ) -> Mapping[StreamInformation, MinibatchData]:
+        """This worker's part of the next minibatch; ``{}`` at the end.
+
+        Args:
+            num_samples: at most so many samples.
+            number_of_workers, worker_rank: whose part.
+            device: where data is wanted.
+        """
+        raise NotImplementedError("define next_minibatch(num_samples, number_of_workers, worker_rank, device)")
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """Where it stands; strings as keys."""
+        return {}
+
+    def restore_from_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was taken.
+
+        Raises:
+            NotImplementedError: there is a state, and the subclass does not define this.
+        """
+        if state:
+            raise NotImplementedError("define restore_from_checkpoint(state) to resume from a state that is not empty")
+
+    def is_infinite(self) -> bool:
+        """Whether it never ends."""
+        return False
+
+
+class UserDeserializer:
+    """Base of deserializers in Python: chunks of sequences, by number.
+
+    Subclasses define `stream_infos`, `num_chunks` and `get_chunk`.
+    """
+
+    def stream_infos(self) -> list[StreamInformation]:
+        """The streams delivered."""
+        raise NotImplementedError("define stream_infos(): a list of StreamInformation")
+
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        raise NotImplementedError("define num_chunks()")
+
+    def get_chunk(self, chunk_id: int) -> Mapping[str, Any]:
+        """The sequences of a chunk, the same at every call.
+
+        Returns:
+            By stream name: an array ``(N, *shape)`` or CSR matrix ``(N, size)`` of N sequences of one sample, or a list
+            with one array ``(length, *shape)`` or CSR matrix ``(length, size)`` a sequence.
+        """
+        raise NotImplementedError("define get_chunk(chunk_id): a dictionary by stream name")
+
+
+class UserCorpus(ModernDeserializer):
+    """A `UserDeserializer` as a feedline corpus.
+
+    Raises:
+        ValueError: no stream or no chunk.
+    """
+
+    def __init__(self, given: UserDeserializer) -> None:
+        self._given = given
+        self.infos = list(given.stream_infos())
+        self._chunks = int(given.num_chunks())
+        self.name = type(given).__name__
+        if not self.infos or self._chunks < 1:
+            raise ValueError(
+                f"expected at least one stream and one chunk from {self.name}, got {len(self.infos)} and {self._chunks}"
+            )
+
+    def streams(self) -> dict[str, Stream]:
+        """What `UserDeserializer.stream_infos` says."""
+        return {info.m_name: info.stream for info in self.infos}
+
+    def num_chunks(self) -> int:
+        """What `UserDeserializer.num_chunks` says."""
+        return self._chunks
+
+    def get_chunk(self, chunk: int) -> Mapping[str, Any]:
+        """What `UserDeserializer.get_chunk` hands over."""
+        return self._given.get_chunk(chunk)
+
+
+class UserFeed(ModernSource):
+    """A `UserMinibatchSource` as a feedline feed, for trainers and sessions.
+
+    States are those of the source; nothing is resumed that it does not resume.
+
+    Args:
+        source: the script's.
+        partition: (index, count); None: as `feedline.UserMinibatchSource` finds it.
+        device: handed to ``next_minibatch``.
+    """
+
+    def __init__(
+        self,
+        source: UserMinibatchSource,
+        partition: tuple[int, int] | None = None,
+        device: DeviceDescriptor | None = None,
+    ) -> None:
+        self.source, self.partition, self.device = source, partition, device
+        self.is_infinite = source.is_infinite()
+
+    def streams(self) -> dict[str, Stream]:
+        """Streams of the source."""
+        return {info.m_name: info.stream for info in self.source.stream_infos()}
+
+    def make_minibatch(
+        self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
+    ) -> UserMinibatch | None:
+        """What ``next_minibatch`` of the source delivers."""
+        made = self.source.next_minibatch(num_samples, number_of_workers, worker_rank, device)
+        if not made:
+            return None
+        streams = {info.m_name: sequences_of(data.data, info) for info, data in made.items()}
+        return UserMinibatch(streams, any(data.end_of_sweep for data in made.values()))
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """State of the source."""
+        return dict(self.source.get_checkpoint_state())
+
+    def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
+        """Restore the source."""
+        self.source.restore_from_checkpoint(state)
+
+
+def sequences_of(value: Value, info: StreamInformation) -> Packed:
+    """A value's data as sequences of the samples that a stream declares.
+
+    Of an array with one axis more than sample and batch together, the second axis is time.
+
+    Raises:
+        SchemaError: an array that is neither.
+    """
+    if value.packed is not None:
+        packed = value.packed
+        if info.is_sparse and not packed.is_sparse:
+            return Packed.from_scipy(packed.to_scipy(), packed.offsets)
+        return packed if packed.is_sparse == info.is_sparse else packed.dense()
+    array, shape = value.asarray(), info.sample_shape
+    if hasattr(array, "tocsr"):
+        found = Packed.from_scipy(array)
+        return found if info.is_sparse else found.dense()
+    if array.shape[1:] == shape:
+        dense: Packed = Packed.from_dense(array)
+    elif array.shape[2:] == shape and array.ndim == len(shape) + 2:
+        count, length = array.shape[:2]
+        offsets = np.arange(count + 1) * length
+        dense = Packed.from_dense(array.reshape(count * length, *shape), offsets)
+    else:
+        raise SchemaError(
+            f"expected an array (N, *{shape}) or (N, length, *{shape}) for stream `{info.m_name}`, got {array.shape}"
+        )
+    return Packed.from_scipy(dense.to_scipy(), dense.offsets) if info.is_sparse else dense
+
+
+def stream_named(infos: list[StreamInformation], name: str) -> StreamInformation:
+    """The one stream of this name.
+
+    Raises:
+        RuntimeError: none, or several.
+    """
+    found = [info for info in infos if info.m_name == name]
+    if len(found) != 1:
+        names = ", ".join(info.m_name for info in infos)
+        raise RuntimeError(f"expected the name of one stream of {names}, got {name!r}")
+    return found[0]

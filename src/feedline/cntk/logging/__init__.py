@@ -1,0 +1,44 @@
+"""`cntk.logging`: how much is told. Progress writers come with training.
+
+feedline tells nothing by itself but warnings of the `feedline` logger and of Python's `warnings`; the level is kept,
+checked and handed back.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from feedline.cntk._names import explain
+
+__all__ = ["TraceLevel", "get_trace_level", "set_trace_level"]
+
+
+class TraceLevel(enum.IntEnum):
+    """Verbosity."""
+
+    Error = 0
+    Warning = 1
+    Info = 2
+
+
+_level = TraceLevel.Warning
+
+
+def get_trace_level() -> int:
+    """The process-wide level, 0 to 2."""
+    return int(_level)
+
+
+def set_trace_level(value: int | TraceLevel) -> None:
+    """Set the process-wide level.
+
+    Raises:
+        ValueError: neither a `TraceLevel` nor 0, 1 or 2.
+    """
+    global _level
+    _level = TraceLevel(value)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.logging", name)

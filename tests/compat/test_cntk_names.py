@@ -1,0 +1,189 @@
+"""`import cntk` is the façade where that was asked for, and the table of its names says what is there."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import feedline as fl
+import feedline.cntk as C
+from feedline.cntk._names import NAMES
+from tests.cli.shell import feedline
+from tests.docs import cntk_table
+from tests.docs.pages import IMPORTED_FROM
+
+MODULES = list(NAMES)
+
+
+def module_of(name):
+    return importlib.import_module("feedline." + name)
+
+
+def there(names):
+    return [*names.provided.split(), *names.mended, *names.approximated, *names.added]
+
+
+def members(cls):
+    """Public members that a class defines itself."""
+    if issubclass(cls, enum.Enum):
+        return []
+    return [name for name in vars(cls) if not name.startswith("_")]
+
+
+# ---- the table ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_name_stands_in_the_table_once(name):
+    names = NAMES[name]
+    listed = [*there(names), *names.absent]
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_the_table_calls_there_is_there(name):
+    module = module_of(name)
+    for entry in there(NAMES[name]):
+        top, _, member = entry.partition(".")
+        item = getattr(module, top)
+        source = inspect.getsource(item) if member and not hasattr(item, member) else ""
+        assert not member or hasattr(item, member) or f"self.{member}" in source, entry
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_the_table_calls_absent_says_so(name):
+    module = module_of(name)
+    for entry in NAMES[name].absent:
+        with pytest.raises(fl.CompatError, match=f"{name}.{entry} is not there"):
+            function = getattr(module, entry)
+            function(*[None] * required(function))  # readers can be imported, and say so when they are called
+
+
+def required(function):
+    return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_public_stands_in_the_table(name):
+    module, names = module_of(name), NAMES[name]
+    known = {*there(names), *names.absent}
+    missing = set(module.__all__) - known
+    for top in module.__all__:
+        item = getattr(module, top)
+        # The top level repeats classes of its modules.
+        if inspect.isclass(item) and name != "cntk" and item.__module__.startswith("feedline." + name):
+            missing |= {f"{top}.{member}" for member in members(item)} - known
+    assert missing == set()
+    assert {entry for entry in there(names) if "." not in entry} <= set(module.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_an_unknown_name_is_no_attribute(name):
+    assert not hasattr(module_of(name), "no_such_name")
+
+
+def test_page_is_made_from_the_table():
+    assert cntk_table.PAGE.read_text("utf-8") == cntk_table.page(), "run: python -m tests.docs.cntk_table"
+
+
+# ---- the old name ---------------------------------------------------------------------------------
+
+
+def test_installed_under_the_old_name(facade):
+    import cntk
+    import cntk.io
+    from cntk.io import transforms
+
+    assert cntk is C
+    assert cntk.io is C.io is sys.modules["cntk.io"]
+    assert transforms is C.io.transforms
+    assert C.io.__spec__.name == "feedline.cntk.io"
+    assert importlib.import_module("cntk.train.training_session").DataUnit is C.DataUnit
+    with pytest.raises(ModuleNotFoundError, match=r"docs/compat/cntk\.md") as caught:
+        importlib.import_module("cntk.contrib")
+    assert caught.value.name == "cntk.contrib"
+    with pytest.raises(ImportError, match="no_such_name"):
+        from cntk.io import no_such_name  # noqa: F401
+    with pytest.raises(fl.CompatError, match=r"torch\.nn"):
+        from cntk import layers  # noqa: F401
+    C.install()
+    assert sum(type(finder).__name__ == "Alias" for finder in sys.meta_path) == 1
+
+
+def test_another_cntk_is_not_replaced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cntk", sys)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    with pytest.raises(fl.CompatError, match="install"):
+        C.install()
+
+
+def loaded_by(statement, names):
+    code = f"{statement}\nimport sys\nprint(*[name for name in {names} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PYTHONPATH": IMPORTED_FROM},
+    )
+    return done.stdout.split()
+
+
+def test_feedline_does_not_import_the_facade():
+    assert loaded_by("import feedline", ("feedline.cntk", "cntk")) == []
+
+
+def test_the_facade_imports_numpy_alone_and_takes_no_name():
+    assert loaded_by("import feedline.cntk", ("feedline.cntk", "cntk", "torch", "scipy", "pyarrow")) == [
+        "feedline.cntk"
+    ]
+
+
+# ---- feedline run ---------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import cntk as C
+from cntk.io import CTFDeserializer, MinibatchSource, StreamDef, StreamDefs
+from beside import FIELD
+
+streams = StreamDefs(x=StreamDef(field=FIELD, shape=1))
+source = MinibatchSource(CTFDeserializer(sys.argv[1], streams), randomize=False, max_sweeps=1)
+while True:
+    minibatch = source.next_minibatch(2, {"x": source.streams.x})
+    if not minibatch:
+        break
+    print(minibatch["x"].asarray().ravel().tolist(), __name__, sys.argv[2:])
+sys.exit(7)
+"""
+
+
+def test_a_script_runs_unchanged(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("FIELD = 'X'\n")
+    (tmp_path / "data.ctf").write_text("|X 1\n|X 2\n|X 3\n")
+    done = feedline("run", "--as", "cntk", tmp_path / "script.py", tmp_path / "data.ctf", "--as", "-x", code=7)
+    assert done.stdout == "[1.0, 2.0] __main__ ['--as', '-x']\n[3.0] __main__ ['--as', '-x']\n"
+    assert done.stderr == ""
+
+
+def test_a_script_keeps_its_traceback(tmp_path):
+    (tmp_path / "script.py").write_text("import cntk\nraise KeyError('mine')\n")
+    done = feedline("run", "--as", "cntk", tmp_path / "script.py", code=1)
+    assert 'script.py", line 2' in done.stderr
+    assert done.stderr.endswith("KeyError: 'mine'\n")
+
+
+def test_run_says_what_it_cannot(tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    done = feedline("run", "--as", "mxnet", tmp_path / "script.py", code=1)
+    assert (done.stdout, done.stderr.startswith("CompatError: ")) == ("", True)
+    assert "or mxnet, got 'theano'" in feedline("run", "--as", "theano", tmp_path / "script.py", code=1).stderr
+    assert "no file" in feedline("run", "--as", "cntk", tmp_path / "other.py", code=1).stderr
+    assert "--as" in feedline("run", tmp_path / "script.py", code=2).stderr
