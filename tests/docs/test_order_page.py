@@ -60,5 +60,5 @@ def test_the_timeline_delivers_the_order_of_the_page(page, seed, sweep, infos, b
     delivered = []
     while len(delivered) < len(expected):
         plan = timeline.window_at(sweep, len(delivered))
-        delivered += timeline.segment(plan, 0).ordinals.tolist()
+        delivered += timeline.segment(plan, 0, plan.count).ordinals.tolist()
     assert delivered == expected

@@ -69,7 +69,7 @@ def test_every_sample_once_and_in_order(world, length, sizes):
             else:
                 count[ordinal] += 1
     assert not open_sequence
-    assert (count == 2).all()
+    assert count.tolist() == [2 if n else 0 for n in world.lengths]
 
 
 @given(worlds(), lengths, sizes)
@@ -282,7 +282,7 @@ def test_max_samples_is_checked_before_each_sequence(world, length, size, limit)
         total += minibatch.num_samples
     source = world.source(max_samples=limit, truncation_length=length)
     seen = [ordinal for pieces in finish(source, [size]) for _, ordinal, begins, _ in pieces if begins]
-    assert sorted(seen) == sorted(expected)
+    assert sorted(seen) == sorted(o for o in expected if world.lengths[o])
     assert source.position.samples == total
     assert not source.next_minibatch(size)
 
@@ -511,7 +511,9 @@ def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
         corpus = Unsized(world.lengths, world.chunk_sizes)
         window = fl.Window(chunks=2) if shuffle else False
         where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
-        return fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
+        made = fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
+        made._axis.step = world.step
+        return made
 
     def told_without_ids(source, sizes):
         # The number of a sequence is made of its chunk and place here; the rows tell which one it is.

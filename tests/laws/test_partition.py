@@ -6,6 +6,7 @@ import functools
 import operator
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +29,8 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
         assert functools.reduce(operator.iadd, (sequences_of([part]) for part in parts), []) == sequences_of([expected])
         starts = np.cumsum([0, *(world.lengths[i] for i in expected.ids)])[:-1]
         total = expected.num_samples
-        owner = {int(o): int(s) * count // total for o, s in zip(range(len(starts)), starts, strict=True)}
+        # What starts at the very end, without samples, is the last rank's.
+        owner = [min(int(s) * count // total, count - 1) if total else count - 1 for s in starts]
         at = 0
         for rank, part in enumerate(parts):
             assert (part.position, part.sweep_end) == (expected.position, expected.sweep_end)
@@ -132,3 +134,20 @@ def test_sequences_without_samples():
     for _ in range(3):
         minibatch = source.next_minibatch(4)
         assert (minibatch.ids.tolist(), minibatch.num_samples, minibatch.sweep_end) == (list(range(6)), 0, True)
+
+    one, filling, cut = (
+        fl.MinibatchSource(CountedCorpus([0] * 6, [3, 3]), shuffle=False, **how)
+        for how in ({}, {"filling": "cntk"}, {"truncation_length": 2})
+    )
+    for sweep in range(3):
+        assert one.next_minibatch(4) == filling.next_minibatch(4)
+        minibatch = cut.next_minibatch(4)
+        assert (minibatch.num_sequences, minibatch.sweep_end, cut.position.sweep) == (0, True, sweep + 1)
+    with pytest.raises(IndexError, match="no sequence has any"):
+        one.seek(samples=1)
+
+
+def test_the_rest_of_a_sweep_without_samples_ends_no_minibatch():
+    """As many sequences as fit: those without samples at a sweep's end leave room for the next sweep's."""
+    source = fl.MinibatchSource(CountedCorpus([2, 0], [2]), shuffle=False)
+    assert [source.next_minibatch(2).ids.tolist() for _ in range(3)] == [[0], [1, 0], [1, 0]]

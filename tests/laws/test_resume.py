@@ -94,8 +94,11 @@ def test_seeking_backwards_and_forwards(world, size, steps, ahead):
         assert source.state_dict()["fingerprint"] is None
         assert run(source, size, 1) == expected
         source.seek(samples=place.samples)
-        assert source.position == place
-        assert run(source, size, 1) == expected
+        # Sequences without samples start where the one behind them does.
+        assert source.position.samples == place.samples
+        if 0 not in world.lengths:
+            assert source.position == place
+            assert run(source, size, 1) == expected
 
 
 @given(worlds(), st.integers(1, 12), st.integers(0, 10), st.integers(1, 40), st.integers(1, 40))

@@ -31,8 +31,8 @@ def local_minibatches(axis, room, shuffled):
                 taken += step.length
             at += 1
             sweep_end = sweep_end or step.last
-            if step.last and not ids:
-                # Nothing of a whole sweep is mine: hand out an empty minibatch, unless the axis ends here.
+            if step.last and taken == 0:
+                # No sample of a whole sweep is mine: hand out an empty minibatch, unless the axis ends here.
                 first = next(i for i, s in enumerate(axis) if s.sweep == step.sweep)
                 whole_sweep = first >= start
                 if whole_sweep:
@@ -44,10 +44,10 @@ def local_minibatches(axis, room, shuffled):
 
 
 class Sample(NamedTuple):
-    """One sample in a lane."""
+    """One sample in a lane; ``step`` None: the place of a sequence that has none."""
 
     ordinal: int
-    step: int
+    step: int | None
     sweep: int
     completes_sweep: bool
 
@@ -65,20 +65,24 @@ def lane_minibatches(axis, length, sizes):
             lanes.append(deque())
         served, passed = range(len(lanes) - width, len(lanes)), False
         for lane in served:
-            while lane < width and len(lanes[lane]) <= length and axis:
+            while lane < width and sum(sample.step is not None for sample in lanes[lane]) <= length and axis:
                 s = axis.popleft()
                 if not s.mine:
                     passed = passed or s.last
                     continue
-                lanes[lane].extend(Sample(s.ordinal, i, s.sweep, s.last and i + 1 == s.length) for i in range(s.length))
+                steps = range(s.length) if s.length else [None]
+                lanes[lane].extend(Sample(s.ordinal, i, s.sweep, s.last and i in (None, s.length - 1)) for i in steps)
         if not any(lanes):
             return
         pieces, sweep_end = [], passed
         for lane in served:
-            piece = None
-            for _ in range(min(length, len(lanes[lane]))):
+            piece, taken = None, 0
+            while lanes[lane] and (taken < length or lanes[lane][0].step is None):
                 sample = lanes[lane].popleft()
                 sweep_end = sweep_end or sample.completes_sweep
+                if sample.step is None:
+                    continue
+                taken += 1
                 if piece is None or piece[1:3] != (sample.ordinal, sample.sweep) or sample.step == 0:
                     piece = (lane, sample.ordinal, sample.sweep, [])
                     pieces.append(piece)

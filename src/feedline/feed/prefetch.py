@@ -224,7 +224,9 @@ class BufferedReader:
                 try:
                     chunks.append(self._entries[chunk_id].future.result())
                 except BaseException:
-                    if self._entries[chunk_id].future.done():
+                    # Not if it was read, and it is this thread that was interrupted.
+                    future = self._entries[chunk_id].future
+                    if future.done() and (future.cancelled() or future.exception() is not None):
                         del self._entries[chunk_id]
                     raise
         finally:
@@ -233,6 +235,7 @@ class BufferedReader:
 
     def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
         """Let go of all windows but ``plans``, and read ``ahead`` within the budget."""
+        self._after_fork()
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
@@ -243,6 +246,7 @@ class BufferedReader:
 
     def reset(self) -> None:
         """Forget what was read ahead: the position has jumped."""
+        self._after_fork()
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             entry.future.cancel()
@@ -250,6 +254,7 @@ class BufferedReader:
 
     def close(self) -> None:
         """Let everything go and end the threads."""
+        self._after_fork()
         self._plans.clear()
         self._drop(set())
         self.reset()
@@ -265,9 +270,10 @@ class BufferedReader:
         for i, (chunk_id, chunk) in enumerate(zip(plan.chunks.tolist(), chunks, strict=True)):
             entry = self._entries[chunk_id]
             if entry.slot < 0:
-                entry.slot = self._chunks.add(chunk)
+                slot = self._chunks.add(chunk)
                 if chunk.errors:
-                    self._errors[entry.slot] = chunk
+                    self._errors[slot] = chunk
+                entry.slot = slot  # last: interrupted before, it is taken in again, never without its errors
             slots[i] = entry.slot
         self._plans[plan.sweep, plan.number] = (plan, slots)
         return slots
@@ -330,10 +336,13 @@ class BufferedReader:
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            # The threads stayed in the parent. Chunks that were ready are ours too, the others are read again.
+            # The threads stayed in the parent, and locks that they held are locked for ever: futures have one each, so
+            # that nothing but what was taken in is used.
             self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
-            for chunk_id in [c for c, entry in self._entries.items() if not entry.future.done()]:
-                del self._entries[chunk_id]
+            for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
+                entry = self._entries.pop(chunk_id)
+                if entry.counted:
+                    self._stats.held_bytes -= entry.bytes
 
 
 def errors_among(reader: MappedReader | BufferedReader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:

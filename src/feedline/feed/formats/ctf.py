@@ -26,6 +26,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.bounded import PerProcess
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
 from feedline.feed.formats.files import PathLike, list_files, open_file
@@ -110,7 +111,7 @@ class CTFDeserializer(Deserializer):
         self._max_errors = max_errors
         self._errors_left = max_errors
         self._charged: dict[int, int] = {}
-        self._counting = Lock()
+        self._counting = PerProcess(Lock)
         if not self._infos:
             raise DataError(
                 f"expected at least one sequence with the field `{field}`, which defines the size, got none",
@@ -283,7 +284,7 @@ class CTFDeserializer(Deserializer):
         if chunk is None:
             streams, _, found, _ = self._parser.parse(*arguments, _UNLIMITED)
             return streams, found
-        with self._counting:
+        with self._counting.get():
             allowed = self._errors_left + self._charged.get(chunk, 0)
             streams, _, found, left = self._parser.parse(*arguments, allowed)
             self._charged[chunk] = allowed - left
@@ -352,7 +353,7 @@ class _File:
 
     def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress | None) -> None:
         self.path, self._options, self._cache = path, options, cache
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
         self.index = open_index(path, options, cache, progress)
 
     def sizes(self) -> list[tuple[int, int, int]]:
@@ -364,7 +365,7 @@ class _File:
         try:
             return get(self.index)
         except DamagedIndexError as damage:
-            with self._lock:
+            with self._lock.get():
                 _log.warning("the index of %s is damaged (%s); building it anew", self.path, damage)
                 fresh = open_index(self.path, self._options, self._cache, rebuild=True)
                 if not np.array_equal(fresh.table, self.index.table):

@@ -60,6 +60,9 @@ class Axis:
         lengths: samples of the sequences of a segment, int64 (n,), or None: one each.
         max_sweeps, max_samples: where the axis ends, counted from its start and checked before each sequence;
             None: nowhere.
+
+    Attributes:
+        step: sequences laid out at a time; of no consequence for what is delivered.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Axis:
         self.lengths = lengths
         self.max_sweeps = max_sweeps
         self.max_samples = max_samples
+        self.step = SEGMENT
 
     def at(self, position: Position, fingerprint: int | None) -> Cursor:
         """The cursor at a position, whose sample count is taken as given; reads no data where sizes are known."""
@@ -131,15 +135,25 @@ class Axis:
         plan = part.segment.plan
         return part.segment.start + part.b == plan.count and plan.last
 
+    def first_whole_sweep(self, cursor: Cursor) -> int:
+        """The first sweep of which nothing stands before the cursor."""
+        sweep, ordinal, _, _, window = self.position(cursor)
+        return sweep if ordinal == 0 and not window else sweep + 1
+
     def seek_samples(self, samples: int) -> Cursor:
         """The first sequence that starts at or after ``samples`` samples from the start of the axis.
 
-        Looks lengths up in the index, from the start of the sweep concerned; reads no data where sizes are known.
+        Where a sweep ends there, that is the first one of the next sweep. Looks lengths up in the index, from the start
+        of the sweep concerned; reads no data where sizes are known.
+
+        Raises:
+            IndexError: no sequence has a sample.
         """
-        sweep, before = 0, 0
-        if self.timeline.table.total_samples:
-            sweep = samples // self.timeline.table.total_samples
-            before = sweep * self.timeline.table.total_samples
+        total = self.timeline.table.total_samples
+        if samples and not total:
+            raise IndexError(f"expected 0 samples on an axis where no sequence has any, got {samples}")
+        sweep = samples // total if total else 0
+        before = sweep * total
         cursor: Cursor | None = self.at(Position(sweep, 0, before), None)
         while cursor is not None and cursor.samples + cursor.segment.samples < samples:
             segment = cursor.segment
@@ -155,9 +169,9 @@ class Axis:
     def _beyond(self, sweep: int) -> bool:
         return self.max_sweeps is not None and sweep >= self.max_sweeps
 
-    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
-        """The segment of ``plan`` from its place ``start``, of at most ``most`` sequences, with its lengths."""
-        segment = self.timeline.segment(plan, start, most)
+    def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
+        """The segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with lengths."""
+        segment = self.timeline.segment(plan, start, most or self.step)
         lengths = self.lengths(segment)
         if lengths is not None:
             segment.set_lengths(lengths)

@@ -27,7 +27,7 @@ import numpy as np
 from feedline.data import Position
 from feedline.errors import StateError
 from feedline.feed.packing.axis import Axis, Cursor
-from feedline.feed.packing.local import Owned, Ownership, first_whole_sweep
+from feedline.feed.packing.local import Owned, Ownership
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Lane, Piece, Run
 from feedline.feed.timeline import Timeline, WindowPlan
@@ -106,7 +106,7 @@ class _Walk:
         self.ended = self.passed_end = False
 
     def draw(self, missing: int) -> list[Run]:
-        """Sequences until they have more than ``missing`` samples, or none are left, or a whole sweep had none."""
+        """Sequences until they have more than ``missing`` samples, or none are left, or a whole sweep had no sample."""
         runs: list[Run] = []
         while missing >= 0 and not self.ended:
             settled = self._axis.settle(self.cursor)
@@ -116,7 +116,7 @@ class _Walk:
             self.cursor = settled
             segment = settled.segment
             if self._barren is None:
-                self._barren = first_whole_sweep(self._axis, settled)
+                self._barren = self._axis.first_whole_sweep(settled)
             if segment.plan.sweep > self._barren:
                 break
             owned = self._ownership.of(self._axis, segment, *self._worker)
@@ -126,7 +126,8 @@ class _Walk:
             if stop > a:
                 runs.append(Run(owned.segment, a, stop))
                 missing -= runs[-1].ends[-1]
-                self._barren = segment.plan.sweep + 1
+                if runs[-1].ends[-1]:
+                    self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
             self.cursor = settled._replace(k=k)
             if k == segment.n and segment.start + k == segment.plan.count and segment.plan.last:

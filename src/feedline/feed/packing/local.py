@@ -82,7 +82,7 @@ class Local:
         if settled is None:
             return nothing_left(cursor)
         room = share_of(size, index, count)
-        start, barren = settled, first_whole_sweep(axis, settled)
+        start, barren = settled, axis.first_whole_sweep(settled)
         parts: list[Part] = []
         total, sweep_end = 0, False
         while parts or settled.segment.plan.sweep <= barren:
@@ -105,6 +105,8 @@ class Local:
             sweep_end = sweep_end or at_end
             if stop < b or (full and (at_end or not axis.timeline.shuffle)):
                 break
+            if at_end and parts and total == 0 and segment.plan.sweep >= barren:
+                break  # a whole sweep without a single sample: it would never be full
             following = axis.settle(settled)
             if following is None:
                 if not parts:
@@ -125,9 +127,3 @@ def share_of(size: int, index: int, count: int) -> int:
             stacklevel=5,
         )
     return max(1, share)
-
-
-def first_whole_sweep(axis: Axis, cursor: Cursor) -> int:
-    """The first sweep of which nothing stands before ``cursor``."""
-    sweep, ordinal, _, _, window = axis.position(cursor)
-    return sweep if ordinal == 0 and not window else sweep + 1

@@ -1,8 +1,9 @@
 """Whole sequences up to a budget in samples, and the share of each rank: the rule of the feed.
 
 Every rank computes the same global minibatch and takes its part, so all ranks step equally often. A sequence
-that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``; the parts in rank
-order are the global minibatch. Cost: one binary search a minibatch and segment.
+that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
+starts at the very end, having no samples; the parts in rank order are the global minibatch. Cost: one binary search a
+minibatch and segment.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ class Whole:
             if stop < segment.n:
                 break
             sweep_end = sweep_end or (stop > k and axis.ends_sweep(part))
-            if total >= size or (sweep_end and total == 0):
-                break  # full, or a whole sweep's rest without a single sample, which would never fill it
+            if total >= size:
+                break
+            if sweep_end and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
+                break  # a whole sweep without a single sample: it would never be full
             following = axis.settle(settled)
             if following is None:
                 break

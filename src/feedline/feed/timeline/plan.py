@@ -239,7 +239,7 @@ class Timeline(abc.ABC):
                 return
             yield plan.chunks
 
-    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
+    def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """The segment of ``plan`` that begins at its place ``start``, of at most ``most`` sequences."""
         return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks])
 

@@ -14,7 +14,7 @@ import numpy as np
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.timeline.feedline import CHUNKS, SEQUENCES, permutation
-from feedline.feed.timeline.plan import SEGMENT, ChunkTable, Ints, Segment, Timeline, Window, WindowPlan
+from feedline.feed.timeline.plan import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan
 
 DEFAULT_WINDOW = Window(chunks=8)
 
@@ -98,7 +98,7 @@ class UnsizedOrder(Timeline):
             yield self.chunks_of(sweep, number)
             sweep, number = self._after(sweep, number)
 
-    def segment(self, plan: WindowPlan, start: int, most: int = SEGMENT) -> Segment:
+    def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """See `Timeline.segment`."""
         return Segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
 

@@ -1,0 +1,146 @@
+"""Reading ahead under bad conditions: interrupts, forks, sources that nobody closes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+
+import pytest
+
+import feedline as fl
+from feedline.testing import sequences_of
+from tests.laws.corpora import CountedCorpus
+
+
+def source(**settings):
+    settings = {"seed": 1, "shuffle": fl.Window(chunks=5), **settings}
+    return fl.MinibatchSource(CountedCorpus([3] * 400, [20] * 20), **settings)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_an_interrupt_while_waiting_for_a_chunk_loses_nothing(monkeypatch, at):
+    """Ctrl-C between two chunks of a window: the window is read on, and all of it is let go in the end."""
+    expected = sequences_of([source().next_minibatch(50)])
+    interrupted, result, calls = source(read_ahead=0), Future.result, []
+
+    def interrupting(self, timeout=None):
+        chunk = result(self, timeout)
+        calls.append(self)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.next_minibatch(50)
+    assert sequences_of([interrupted.next_minibatch(50)]) == expected
+    assert sorted(interrupted.corpus.reads) == sorted(set(interrupted.corpus.reads))
+    interrupted.seek(samples=0)
+    wait_for(lambda: interrupted.stats().held_bytes == 0)
+
+
+def test_an_interrupt_while_chunks_are_taken_in_hides_no_error():
+    """A chunk is never in use without what is wrong with it."""
+
+    class Awkward(fl.Chunk):
+        """Interrupts whoever looks first for errors."""
+
+        looked = False
+
+        @property
+        def errors(self):
+            if not Awkward.looked:
+                Awkward.looked = True
+                raise KeyboardInterrupt
+            return self._found
+
+        @errors.setter
+        def errors(self, found):
+            self._found = found
+
+    class Corpus(CountedCorpus):
+        def read(self, chunk):
+            whole = super().read(chunk)
+            return Awkward(self.schema, whole.values, whole.errors)
+
+    damaged = fl.MinibatchSource(Corpus([3] * 8, [8], bad=range(8)))
+    with pytest.raises(KeyboardInterrupt):
+        damaged.next_minibatch(50)
+    with pytest.raises(fl.DataError, match="planted"):
+        damaged.next_minibatch(50)
+
+
+def test_a_dropped_source_is_freed_at_once():
+    """No cycle keeps a window in memory until the collector comes by; threads end, also after an error."""
+    gc.collect()
+    gc.disable()
+    try:
+        for bad in ((), (3,)):
+            before = threading.active_count()
+            corpus = CountedCorpus([3] * 40, [10] * 4, bad=bad)
+            dropped = fl.MinibatchSource(corpus, shuffle=False)
+            minibatch = None
+            try:
+                minibatch = dropped.next_minibatch(60)
+            except fl.DataError:
+                assert bad
+            reader = weakref.ref(dropped._reader)
+            wait_for(lambda corpus=corpus, bad=bad: len(corpus.reads) >= (1 if bad else 4))
+            del dropped, minibatch
+            wait_for(lambda reader=reader: reader() is None)
+            wait_for(lambda before=before: threading.active_count() <= before)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("locked", ["futures", "reader"])
+def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
+    """Locks that a reading thread holds at the fork are locked for ever in the child; it waits for none of them."""
+    parent, plain = source(read_ahead=1 << 30), source(read_ahead=0)
+    parent.next_minibatch(50)
+    plain.next_minibatch(50)
+    wait_for(lambda: len(parent.corpus.reads) == 20)
+    expected = [sequences_of([plain.next_minibatch(290)]) for _ in range(5)]
+    reader = parent._reader
+    waiting = [entry for entry in reader._entries.values() if entry.slot < 0]
+    assert waiting
+    locks = [entry.future._condition for entry in waiting] if locked == "futures" else [reader._lock]
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        good = [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
+        parent.close()
+        os._exit(0 if good and parent.stats().held_bytes == 0 else 1)
+    over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
