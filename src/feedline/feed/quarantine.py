@@ -7,9 +7,12 @@ One file a rank, appended to, each sequence once a process. A line holds ``seque
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from feedline.errors import DataError
+
+_log = logging.getLogger("feedline")
 
 
 class Quarantine:
@@ -52,4 +55,7 @@ class Quarantine:
         }
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        if not self._seen:
+            # Once, so that a wrong declaration, which makes every sequence unreadable, does not go unnoticed.
+            _log.warning("passing over unreadable sequences, listed in %s; the first: %s", path, error)
         self._seen.add(sequence)
