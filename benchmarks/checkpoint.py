@@ -1,8 +1,8 @@
 """How fast is a checkpoint of 100 million parameters, whole, checked and forced to disk?
 
 Peer: the same bytes by one ``write`` to a new file and one ``fsync``: what the disk allows. Both keep the one before
-until the new one is on disk, and then remove it, so both take fresh pages of memory for what they write. Unit: MB/s of
-wall time, since that is what a training waits for.
+until the new one is on disk, and then remove it, so both take fresh pages of memory for what they write. Unit: MB/s.
+Measured: wall time, since that is what a training waits for.
 """
 
 from __future__ import annotations

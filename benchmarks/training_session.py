@@ -2,8 +2,9 @@
 
 Peer: the loop that one would write with torch alone: ``zero_grad``, forward, loss, metric, ``backward``, ``step``, sums
 for a report. Both use `torch.optim.Adam`, ours through `TorchLearner`; the session reports every hundred minibatches,
-as the loop does. Measured: a step, CPU time of the process, one thread. Targets: 5 % of a step of more than a
-millisecond; 60 microseconds where the model is tiny.
+as the loop does.
+Unit: microseconds a step. Measured: CPU time of the process, one thread, in turns. Targets: 5 % of a step of more than
+a millisecond; 60 microseconds where the model is tiny.
 """
 
 from __future__ import annotations

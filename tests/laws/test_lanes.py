@@ -121,6 +121,16 @@ def test_restoring_reads_the_chunks_in_the_lanes_and_a_window(world, length, siz
     assert len(restored.corpus.reads) <= sum(count for _, _, count, _ in queued) + windows
 
 
+def test_a_restored_lane_and_the_next_window_read_this_window_once():
+    """Restored one sequence before a window's end: the window in use, then the next, each once."""
+    how = {"shuffle": fl.Window(chunks=3), "seed": 0, "truncation_length": 1, "read_ahead": 0}
+    source, restored = (fl.MinibatchSource(CountedCorpus([1] * 7, [0, 0, 5, 2]), **how) for _ in range(2))
+    source.next_minibatch(2)
+    restored.load_state_dict(source.state_dict())
+    restored.next_minibatch(2)
+    assert sorted(restored.corpus.reads) == [0, 1, 2, 3]
+
+
 def test_a_sequence_of_an_old_window_costs_its_chunk():
     """Windows of four chunks: of the first window only the chunk of the sequence still in a lane is read again."""
     corpora = [CountedCorpus([90] + [2] * 15, [2] * 8) for _ in range(2)]

@@ -99,6 +99,8 @@ class Delivery:
         runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
         unread = [run for run in runs if run.content is None]
         now = [run for run in unread if run in entered or run.segment.plan is window]
+        # Window after window: what a restored lane still holds of this one is read before the next takes its place.
+        now.sort(key=lambda run: (run.segment.plan.sweep, run.segment.plan.number))
         if now:
             self._keep(now, rank, self._gather(tuple(Part(*run.place) for run in now), rank))
         # The others entered before a restart, or in the lane of another rank.
