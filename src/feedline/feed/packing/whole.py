@@ -42,10 +42,11 @@ class Whole:
                 settled = Cursor(segment, stop, settled.samples, settled.fingerprint)
             if stop < segment.n:
                 break
-            sweep_end = sweep_end or (stop > k and axis.ends_sweep(part))
+            ended = stop > k and axis.ends_sweep(part)
+            sweep_end = sweep_end or ended
             if total >= size:
                 break
-            if sweep_end and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
+            if ended and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
                 break  # a whole sweep without a single sample: it would never be full
             following = axis.settle(settled)
             if following is None:
