@@ -1,8 +1,8 @@
 """How fast is a checkpoint of 100 million parameters, whole, checked and forced to disk?
 
-Peer: the same bytes by one ``write`` and one ``fsync``: what the disk allows. Unit: MB/s of wall time, since that is
-what a training waits for. Both remove what they wrote before, outside the clock's reach only as far as the file system
-lets them: each keeps one file.
+Peer: the same bytes by one ``write`` to a new file and one ``fsync``: what the disk allows. Both keep the one before
+until the new one is on disk, and then remove it, so both take fresh pages of memory for what they write. Unit: MB/s of
+wall time, since that is what a training waits for.
 """
 
 from __future__ import annotations
@@ -37,17 +37,23 @@ def run(stage: Stage) -> list[Answer]:
         return size
 
     def write() -> float:
-        with open(stage.data / "bench-checkpoint.bin", "wb", buffering=0) as file:
+        nonlocal number
+        number += 1
+        before = list(stage.data.glob("bench-checkpoint-*.bin"))
+        with open(stage.data / f"bench-checkpoint-{number}.bin", "xb", buffering=0) as file:
             left = memoryview(content).cast("B")
             while left:  # one call takes at most 2 GiB
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
+        for old in before:
+            old.unlink()
         return size
 
     ran = race({"ours": save, "write": write}, stage.rounds(7), clock="wall")
     read = race({"ours": lambda: float(bool(load(store.paths()[-1]))) * size}, stage.rounds(7), clock="wall")
     shutil.rmtree(folder)
-    os.unlink(stage.data / "bench-checkpoint.bin")
+    for left in stage.data.glob("bench-checkpoint-*.bin"):
+        left.unlink()
     millions = TENSORS * each / 1e6
     return [
         compare(

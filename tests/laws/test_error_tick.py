@@ -74,6 +74,20 @@ def test_a_chunk_that_cannot_be_read_once_is_read_again():
     assert source.next_minibatch(5).ids.tolist() == [5, 6, 7, 8, 9]
 
 
+def test_skipping_is_told_once(tmp_path, caplog):
+    """The first sequence passed over is warned of, with the file; max_errors without skipping is refused."""
+    corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
+    path = tmp_path / "q.jsonl"
+    source = fl.MinibatchSource(corpus, shuffle=False, on_error="skip", quarantine=path, max_sweeps=1)
+    with caplog.at_level("WARNING", logger="feedline"):
+        list(source)
+    assert [str(path) in record.getMessage() and "planted" in record.getMessage() for record in caplog.records] == [
+        True
+    ]
+    with pytest.raises(ValueError, match="skip"):
+        fl.MinibatchSource(corpus, max_errors=3)
+
+
 def test_max_errors(tmp_path):
     """The error after max_errors raises, and the file lists those before it."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])

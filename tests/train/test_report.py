@@ -146,3 +146,28 @@ def test_json_types_only(tmp_path):
         line = json.loads(text)
         assert {"event", "samples"} <= line.keys()
     assert isinstance(fl.__version__, str)
+
+
+def test_lines_after_a_crash(tmp_path):
+    """A line torn by a crash costs itself alone, and what a run wrote beyond where it began again is forgotten."""
+    path = tmp_path / "run.jsonl"
+    session(size=30, reporters=[JsonLines(path)]).run()
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"event": "progr')
+    session(size=30, max_samples=120, reporters=[JsonLines(path)]).run()
+    events = [(line["event"], line["samples"]) for line in read_lines(path)]
+    assert events[0] == ("start", 0)
+    assert events[-1] == ("end", 120)
+    assert [event for event in events if event[0] == "end"] == [("end", 120)]
+
+
+def test_heartbeat(capsys, monkeypatch):
+    """At once, and then every ten seconds; never unless asked for."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for wanted, expected in ((True, 2), (False, 0)):
+        printer = ProgressPrinter(heartbeat=wanted)
+        for _ in range(12):
+            printer.on_update(None, of(10, 0.5, None))
+            now[0] += 1
+        assert capsys.readouterr().out.count("PROGRESS: 0.00%\n") == expected

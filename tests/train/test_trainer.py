@@ -13,7 +13,7 @@ import feedline as fl
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.train import SGD, Trainer  # noqa: E402
+from feedline.train import SGD, Schedule, Trainer  # noqa: E402
 
 
 def tagger():
@@ -177,3 +177,24 @@ def test_state_round_trip():
         second.load_state_dict({k: v for k, v in tensors.items() if "bias" not in k}, state)
     with pytest.raises(fl.StateError, match="same model"):
         second.load_state_dict({**tensors, "model/weight": torch.zeros(2, 2)}, state)
+
+
+def test_clocks_go_on_without_an_update():
+    """A learner at rate 0 while others learn, and a sweep that ends with an empty part: clocks agree, rates follow."""
+    model = tagger()
+    frozen = SGD([("bias", model.bias)], Schedule([0.0, 0.1]))
+    learning = SGD([("weight", model.weight)], 0.1)
+    both = Trainer(model, losses, wrong, [learning, frozen], forward=forward)
+    bias = model.bias.detach().clone()
+    source = fl.MinibatchSource(corpus([3, 4, 5]), shuffle=False, max_sweeps=2)
+    assert both.train_minibatch(source.next_minibatch(12))
+    assert torch.equal(model.bias, bias)
+    assert (frozen.samples, frozen.sweeps) == (learning.samples, learning.sweeps) == (12, 1)
+    assert both.train_minibatch(source.next_minibatch(12))
+    assert not torch.equal(model.bias, bias)
+
+    alone = trainer()
+    empty = fl.MinibatchSource(corpus([3]), shuffle=False, max_sweeps=1, partition=(1, 2)).next_minibatch(12)
+    assert (empty.num_sequences, empty.sweep_end) == (0, True)
+    assert not alone.train_minibatch(empty)
+    assert (alone.learners[0].samples, alone.learners[0].sweeps) == (0, 1)

@@ -24,7 +24,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 # What messages of the library tell to write in Python, and what to type here instead.
 _TYPED = {
     "overwrite=True": "--overwrite",
-    'pass on_error="skip" to the source to drop such sequences and count them': "--skip-errors of convert leaves them out",
+    'pass on_error="skip" to the source to drop such sequences and count them': "convert --skip-errors leaves them out",
     'pass on_error="skip" to leave such rows out and count them': "--skip-errors leaves such rows out",
     "=fl.Stream(...)": "=SHAPE behind --stream",
     "streams={...} names the columns to take": "--stream NAME=COLUMN says which columns to take",

@@ -7,10 +7,13 @@ One file a rank, appended to, each sequence once a process. A line holds ``seque
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import DataError
+
+_log = logging.getLogger("feedline")
 
 
 class Quarantine:
@@ -60,6 +63,9 @@ class Quarantine:
                 path=str(path),
                 hint="pass quarantine=<a file that can be written>",
             ) from cause
+        if not self._seen:
+            # Once, so that a wrong declaration, which makes every sequence unreadable, does not go unnoticed.
+            _log.warning("passing over unreadable sequences, listed in %s; the first: %s", path, error)
         self._seen.add(sequence)
 
 

@@ -153,6 +153,8 @@ class MinibatchSource:
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
         self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, read_ahead if looks else 0)
+        if on_error == "raise" and max_errors is not None:
+            raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
         self._delivery = Delivery(
             corpus,

@@ -170,7 +170,7 @@ class Axis:
         return self.max_sweeps is not None and sweep >= self.max_sweeps
 
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
-        """The segment of ``plan`` from its place ``start`` with its lengths; at most ``most`` or `step` sequences."""
+        """The segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with lengths."""
         segment = self.timeline.segment(plan, start, most or self.step)
         lengths = self.lengths(segment)
         if lengths is not None:
