@@ -46,6 +46,7 @@ class DataError(FeedlineError):
         stream: str | None = None,
         hint: str | None = None,
     ) -> None:
+        path = None if path is None else str(path)
         self.what, self.path, self.byte, self.line = what, path, byte, line
         self.sequence, self.stream, self.hint = sequence, stream, hint
         place = path or ""
@@ -64,12 +65,13 @@ class DataError(FeedlineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are rebuilt from `args` when they cross a process boundary; keyword fields need help.
-        fields = {k: getattr(self, k) for k in ("path", "byte", "line", "sequence", "stream", "hint")}
-        return (_rebuild_data_error, (self.what, fields))
+        return (_rebuild_data_error, (type(self), self.args), self.__dict__)
 
 
-def _rebuild_data_error(what: str, fields: Mapping[str, Any]) -> DataError:
-    return DataError(what, **fields)
+def _rebuild_data_error(kind: type[DataError], args: tuple[Any, ...]) -> DataError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class StateError(FeedlineError):

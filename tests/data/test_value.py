@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedline import SchemaError, Stream, Value
+from feedline import DataError, SchemaError, Stream, Value
 
 shapes = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 dtypes = st.sampled_from(["float32", "float64", "int64", "uint8", "bool", "float16"])
@@ -153,7 +153,7 @@ def test_equality(some, others):
         (lambda: Value.from_csr([0, 1], [5], [1.0], 5), r"\[0, 5\)"),
         (lambda: Value.from_csr([0, 1], [-1], [1.0], 5), r"\[0, 5\)"),
         (lambda: Value.from_csr([0, 2], [1], [1.0], 5), "indptr"),
-        (lambda: Value.from_csr([0, 1], [1], [1.0, 2.0], 5), "as many values"),
+        (lambda: Value.from_csr([0, 1], [1], [1.0, 2.0], 5), "one value for each index"),
         (lambda: Value.from_sequences([]), "at least one sequence"),
         (lambda: Value.from_sequences([np.zeros((2, 3)), np.zeros((2, 4))]), "sequence 1"),
         (lambda: Value.from_sequences([scipy.sparse.eye(2), scipy.sparse.eye(3)]), "columns"),
@@ -191,3 +191,42 @@ def test_dlpack_and_array_protocols():
     ragged = Value.from_sequences([np.zeros(2), np.zeros(3)])
     with pytest.raises(ValueError, match="copy"):
         np.asarray(ragged, copy=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Value.from_csr([0, 1], [1.7], [1.0], 5),
+        lambda: Value.from_csr([0, 1.5], [1], [1.0], 5),
+        lambda: Value.from_dense(np.ones((3, 2)), [0, 1.5, 3]),
+        lambda: Value.one_hot([0.7, 1.2], 3),
+        lambda: Value.one_hot([[True], [False]], 3),
+        lambda: Value.from_dense(np.arange(3.0)).select([0.9]),
+        lambda: Value.from_dense(np.arange(3.0)).select(np.array([True, False, True])),
+    ],
+)
+def test_what_is_no_integer_is_not_rounded(make):
+    """Indices and offsets are never rounded, and a mask is not taken for indices 0 and 1."""
+    with pytest.raises(TypeError, match="expected integers as"):
+        make()
+
+
+def test_an_index_beyond_int32_is_out_of_range():
+    """It is not wrapped into the range before it is compared with the classes."""
+    with pytest.raises(ValueError, match=r"expected indices in \[0, 5\), got 4294967297"):
+        Value.from_csr([0, 1], np.array([2**32 + 1]), [1.0], 5)
+    with pytest.raises(ValueError, match="one value for each index"):
+        Value.from_csr([0, 1], [1], [[1.0]], 5)
+
+
+def test_a_data_error_survives_another_process():
+    """With its class, its fields and its notes."""
+    error = NamedDataError("what", path="p", byte=3, line=2, sequence=1, stream="x", hint="h")
+    error.add_note("a note")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is NamedDataError
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+class NamedDataError(DataError):
+    """One of a user's own."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -381,3 +383,78 @@ def test_a_killed_process_leaves_nothing():
     process.wait()
     process.stdout.close()
     assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.mark.parametrize("size", [2.0, 2.5, "3", None, True])
+def test_sizes_are_whole_numbers(size):
+    """A float is no size, however round."""
+    with pytest.raises(TypeError, match="expected a minibatch size as an int"):
+        source().next_minibatch(size)
+    with pytest.raises(TypeError, match="expected a minibatch size as an int"):
+        source().plan(size)
+    assert source().next_minibatch(np.int64(9)).num_samples <= 9
+
+
+@pytest.mark.parametrize(
+    "name", ["max_sweeps", "max_samples", "max_errors", "truncation_length", "threads", "read_ahead"]
+)
+def test_limits_are_whole_numbers(name):
+    """Each names itself."""
+    for wrong in (1.5, "3", True):
+        with pytest.raises(TypeError, match=f"expected {name} as an int"):
+            source(**{name: wrong})
+    with pytest.raises(ValueError, match=f"expected {name} of at least"):
+        source(**{name: -1})
+
+
+def test_one_transform_is_no_list_of_them():
+    with pytest.raises(TypeError, match=r"expected a list of transforms.*write \[doubled\]"):
+        source(transforms=doubled)
+
+
+def test_a_closed_source_still_has_its_state():
+    """Closing twice is closing once; what would read says that it is closed."""
+    feed = source()
+    feed.next_minibatch(10)
+    state = feed.state_dict()
+    feed.close()
+    feed.close()
+    assert feed.state_dict() == state
+    for use in (lambda: feed.next_minibatch(3), lambda: feed.plan(3)):
+        with pytest.raises(ValueError, match="expected an open source, got one that is closed"):
+            use()
+
+
+def test_a_source_is_not_copied():
+    """Its state is."""
+    for copy_of in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied.*state_dict\(\)"):
+            copy_of(source())
+
+
+class Unsized(CountedCorpus):
+    """Says nothing of its chunks before they are read."""
+
+    sized = False
+
+    def num_chunks(self):
+        return len(self._starts) - 1
+
+
+def test_frames_have_one_sample_wherever_it_is_known():
+    """In the index, in the chunks, and in streams that do not count against the budget."""
+    counted = fl.ArrayDeserializer(x=np.ones((3, 2)), y=[np.ones((n, 1)) for n in (1, 2, 1)], defines_size="x")
+    for corpus in (CountedCorpus([1, 2, 1], [3]), Unsized([1, 2, 1], [3]), counted):
+        feed = fl.MinibatchSource(corpus, frame_mode=True, shuffle=False)
+        with pytest.raises(fl.DataError, match="one sample in frame mode, got one of 2") as caught:
+            feed.next_minibatch(3)
+        assert caught.value.sequence == 1
+    assert caught.value.stream == "y"
+
+
+def test_what_only_reading_tells_is_not_counted():
+    """Not zero: an error."""
+    feed = fl.MinibatchSource(Unsized([1, 2], [2]))
+    for count in ("num_sequences", "num_samples"):
+        with pytest.raises(ValueError, match="without chunk_info cannot be counted"):
+            getattr(feed, count)

@@ -71,3 +71,28 @@ def test_a_missing_framework_names_the_extra():
         "    else: raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_arrays_that_torch_does_not_know_are_copied():
+    """Another byte order, or steps backwards: torch would refuse them."""
+    rows = np.arange(6, dtype=">f4").reshape(3, 2)
+    for array in (rows, rows[::-1], rows.astype("f4")[:, ::-1]):
+        tensor = Value.from_dense(array).torch()
+        assert tensor.dtype == torch.float32
+        assert tensor.tolist() == array.tolist()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is there to pin for")
+def test_pinning_without_an_accelerator_says_so():
+    with pytest.raises(RuntimeError, match=r"expected an accelerator.*leave out pin_memory"):
+        Value.from_dense(np.ones((3, 2))).torch(pin_memory=True)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "nested", "csr"])
+@pytest.mark.parametrize("stream", [Stream(3), Stream((2, 2)), Stream(5, sparse=True)])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_empty_parts_in_every_layout(layout, stream, ragged):
+    """A rank's part of a minibatch may be empty."""
+    tensor = Value.empty(stream, ragged).torch(layout=layout)
+    assert tensor.size(0) == 0
+    assert tensor.dtype == torch.float32

@@ -97,3 +97,43 @@ def test_max_errors(tmp_path):
     with pytest.raises(fl.DataError, match="at most 2 unreadable sequences"):
         source.next_minibatch(5)
     assert [json.loads(line)["sequence"] for line in path.read_text().splitlines()] == [1, 3]
+
+
+def test_the_quarantine_is_that_of_the_part_asked_for(tmp_path, monkeypatch):
+    """A partition for one call names the file, and does not settle the source's own."""
+    monkeypatch.chdir(tmp_path)
+    source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error="skip", shuffle=False)
+    source.next_minibatch(6, partition=(1, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["quarantine-rank1.jsonl"]
+
+
+def test_a_quarantine_that_cannot_be_written(tmp_path):
+    """Nothing is passed over in silence: an error that says what to do, and the position stays."""
+    quarantine = tmp_path / "missing" / "q.jsonl"
+    source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error="skip", quarantine=quarantine)
+    with pytest.raises(fl.DataError, match=r"quarantine file: No such file[\s\S]*missing[\s\S]*pass quarantine="):
+        source.next_minibatch(6)
+    assert source.position == fl.Position()
+    quarantine.parent.mkdir()
+    assert source.next_minibatch(6).num_sequences == 5
+
+
+def test_the_quarantine_takes_what_users_raise(tmp_path):
+    """Paths and NumPy's numbers in an error are no reason to fail."""
+
+    class Corpus(CountedCorpus):
+        def read(self, chunk):
+            whole = super().read(chunk)
+            error = fl.DataError("odd", path=tmp_path / "file", byte=whole["x"].offsets.sum())
+            return fl.Chunk(self.schema, whole.values, {0: error})
+
+    file = tmp_path / "q.jsonl"
+    fl.MinibatchSource(Corpus([1] * 3, [3]), on_error="skip", quarantine=file).next_minibatch(3)
+    assert json.loads(file.read_text()) == {
+        "sequence": 0,
+        "path": str(tmp_path / "file"),
+        "line": None,
+        "byte": 6,
+        "stream": None,
+        "reason": "odd",
+    }

@@ -98,15 +98,18 @@ class Value(abc.ABC):
         Raises:
             ValueError: arrays that contradict each other, or an index outside ``0 <= index < classes``.
         """
-        ptr = np.ascontiguousarray(indptr, np.int64)
-        idx = np.ascontiguousarray(indices, np.int32)
+        ptr = _integers(indptr, "indptr")
+        idx = _integers(indices, "indices", wide=False)
         val = np.ascontiguousarray(values)
+        if not 0 <= classes <= 2**31:
+            raise ValueError(f"expected 0 to {2**31} classes, got {classes}")
         if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(idx) or (np.diff(ptr) < 0).any():
             raise ValueError(f"expected indptr from 0 to {len(idx)}, never falling, got {_ends(ptr)}")
-        if len(val) != len(idx):
-            raise ValueError(f"expected as many values as indices, got {len(val)} and {len(idx)}")
+        if val.shape != idx.shape:
+            raise ValueError(f"expected one value for each index, got shapes {val.shape} and {idx.shape}")
         if len(idx) and (idx.min() < 0 or idx.max() >= classes):
             raise ValueError(f"expected indices in [0, {classes}), got {idx.min()} to {idx.max()}")
+        idx = np.ascontiguousarray(idx, np.int32)
         return SparseValue(ptr, idx, val, int(classes), _checked_offsets(offsets, len(ptr) - 1))
 
     @staticmethod
@@ -162,11 +165,11 @@ class Value(abc.ABC):
         """
         ragged = len(indices) > 0 and np.ndim(indices[0]) == 1
         if ragged:
-            parts = [np.asarray(s, np.int64) for s in indices]
+            parts = [_integers(s, "class indices") for s in indices]
             flat = np.concatenate(parts)
             offsets = np.cumsum([0] + [len(p) for p in parts], dtype=np.int64)
         else:
-            flat, offsets = np.asarray(indices, np.int64), None
+            flat, offsets = _integers(indices, "class indices"), None
         if flat.ndim != 1:
             raise ValueError(f"expected class indices in one or two levels, got shape {flat.shape}")
         if len(flat) and (flat.min() < 0 or flat.max() >= classes):
@@ -602,13 +605,22 @@ def as_arrays(value: Value) -> tuple[Any, ...]:
 def _gather(value: Value, which: ArrayLike) -> Any:
     gatherer = _native.Gatherer([value.is_sparse])
     gatherer.add(0, [as_arrays(value)])
-    return gatherer.gather(None, np.ascontiguousarray(which, np.int64))
+    return gatherer.gather(None, _integers(which, "indices of sequences"))
+
+
+def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
+    """``numbers`` as a contiguous array of integers, never by rounding or from a mask; ``wide``: int64."""
+    array = np.asarray(numbers)
+    if array.size and array.dtype.kind not in "iu":
+        hint = "; np.flatnonzero turns a mask into indices" if array.dtype.kind == "b" else ""
+        raise TypeError(f"expected integers as {what}, got {array.dtype}{hint}")
+    return np.ascontiguousarray(array, np.int64 if wide or array.size == 0 else array.dtype)
 
 
 def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
     if offsets is None:
         return None
-    bounds = np.ascontiguousarray(offsets, np.int64)
+    bounds = _integers(offsets, "offsets")
     if bounds.ndim != 1 or len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != rows or (np.diff(bounds) < 0).any():
         raise ValueError(f"expected offsets from 0 to {rows}, never falling, got {_ends(bounds)}")
     return _drop_trivial(bounds)

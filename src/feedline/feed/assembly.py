@@ -47,17 +47,23 @@ class ChunkSet:
                 if not value.one_sample_each:
                     self._ragged[i] = True
         except BaseException:
-            self._free.append(slot)
+            if slot not in self._gatherer.slots:  # it may have been taken in, and the rest interrupted
+                self._free.append(slot)
             raise
         self._bytes += chunk.nbytes
         self._sequences += chunk.num_sequences
         self.sequence_bytes = self._bytes / max(self._sequences, 1)
         return slot
 
-    def remove(self, slot: int) -> None:
-        """Let the chunk at ``slot`` go; a gather under way keeps what it copies from."""
-        self._gatherer.remove(slot)
-        self._free.append(slot)
+    def keep(self, slots: set[int]) -> None:
+        """Let all chunks go but those at ``slots``, also one that nobody knows of, as taking it in was interrupted.
+
+        A gather under way keeps what it copies from.
+        """
+        for slot in self._gatherer.slots:
+            if slot not in slots:
+                self._gatherer.remove(slot)
+        self._free = [slot for slot in range(self._top) if slot not in slots]
 
     def gather(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[str, Value]:
         """One value per stream with the sequences ``index`` of the chunks at ``slots``; copies.

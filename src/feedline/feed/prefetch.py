@@ -85,9 +85,10 @@ class MappedReader:
             if slot is None:
                 began = time.perf_counter()
                 chunk = self._corpus.read(chunk_id)
-                slot = self._slots[chunk_id] = self._chunks.add(chunk)
+                slot = self._chunks.add(chunk)
                 if chunk.errors:
                     self._errors[slot] = chunk
+                self._slots[chunk_id] = slot  # last: interrupted before, it is taken in again, with its errors
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             table[place] = slot
@@ -122,8 +123,7 @@ class MappedReader:
 
     def close(self) -> None:
         """Let all chunks go."""
-        for slot in self._slots.values():
-            self._chunks.remove(slot)
+        self._chunks.keep(set())
         self._slots.clear()
         self._errors.clear()
 
@@ -280,10 +280,10 @@ class BufferedReader:
 
     def _drop(self, needed: set[int]) -> None:
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
-            entry = self._entries.pop(chunk_id)
-            self._chunks.remove(entry.slot)
-            self._errors.pop(entry.slot, None)
-            self._uncount(entry)
+            self._uncount(self._entries.pop(chunk_id))
+        slots = {entry.slot for entry in self._entries.values() if entry.slot >= 0}
+        self._chunks.keep(slots)
+        self._errors = {slot: chunk for slot, chunk in self._errors.items() if slot in slots}
 
     def _uncount(self, entry: _Entry) -> None:
         with self._lock:

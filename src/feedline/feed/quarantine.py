@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from feedline.errors import DataError
 
@@ -31,7 +32,7 @@ class Quarantine:
         """List a sequence, unless it is listed already.
 
         Raises:
-            DataError: more than ``max_errors`` sequences.
+            DataError: more than ``max_errors`` sequences, or the file cannot be written.
         """
         if sequence in self._seen:
             return
@@ -53,9 +54,21 @@ class Quarantine:
             "stream": error.stream,
             "reason": error.what,
         }
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, default=_plain) + "\n")
+        except OSError as cause:
+            raise DataError(
+                f"cannot list unreadable sequence {sequence} in the quarantine file: {cause.strerror}",
+                path=str(path),
+                hint="pass quarantine=<a file that can be written>",
+            ) from cause
         if not self._seen:
             # Once, so that a wrong declaration, which makes every sequence unreadable, does not go unnoticed.
             _log.warning("passing over unreadable sequences, listed in %s; the first: %s", path, error)
         self._seen.add(sequence)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item() if hasattr(value, "item") else str(value)

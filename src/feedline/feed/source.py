@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -397,13 +397,26 @@ class MinibatchSource:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences a sweep."""
-        return self._timeline.table.total_sequences
+        """Sequences a sweep.
+
+        Raises:
+            ValueError: only reading tells.
+        """
+        return self._table().total_sequences
 
     @property
     def num_samples(self) -> int:
-        """Samples a sweep."""
-        return self._timeline.table.total_samples
+        """Samples a sweep.
+
+        Raises:
+            ValueError: only reading tells.
+        """
+        return self._table().total_samples
+
+    def _table(self) -> ChunkTable:
+        if isinstance(self._timeline, UnsizedOrder):
+            raise ValueError("a corpus without chunk_info cannot be counted: that would read it; implement chunk_info")
+        return self._timeline.table
 
     @property
     def is_infinite(self) -> bool:
@@ -423,6 +436,12 @@ class MinibatchSource:
             self._ahead.drop()
             self._reader.close()
             self.corpus.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a MinibatchSource has threads and chunks in memory and cannot be pickled or copied; "
+            "make another over the same corpus and give it state_dict()"
+        )
 
     def __enter__(self) -> MinibatchSource:
         return self

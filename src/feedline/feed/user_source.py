@@ -20,7 +20,7 @@ from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.errors import SchemaError, StateError
 from feedline.feed.given import given_values
 from feedline.feed.partition import Partition
-from feedline.feed.protocol import upto
+from feedline.feed.protocol import upto, whole_number
 
 STATE_VERSION = 1
 DEFAULT_MINIBATCH_SIZE = 256
@@ -136,8 +136,7 @@ class UserMinibatchSource(abc.ABC):
         return self._next(size, partition)
 
     def _next(self, size: int, partition: tuple[int, int] | None) -> Minibatch:
-        if size < 1:
-            raise ValueError(f"expected a minibatch size of at least 1 sample, got {size}")
+        size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
         progress = self._progress
         given = None if progress.ended else self.make_minibatch(size, count, index, self.device)

@@ -43,13 +43,18 @@ def export(value: Value, device: Any = None, layout: str | None = None, pin_memo
     else:
         raise ValueError(f"expected layout to be one of {', '.join(map(repr, LAYOUTS))}, got {layout!r}")
     if pin_memory:
+        if not torch.accelerator.is_available():
+            raise RuntimeError("expected an accelerator to pin memory for, but torch finds none; leave out pin_memory")
         tensor = tensor.pin_memory()
     return tensor if device is None else tensor.to(device, non_blocking=pin_memory)
 
 
 def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    # torch cannot mark memory read-only and warns about it; a mapped file must never be written through.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    # torch cannot mark memory read-only and warns about it; a mapped file must never be written through. Nor does it
+    # know other byte orders or steps backwards.
+    if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    return torch.from_numpy(array)
 
 
 def _csr(value: Value) -> torch.Tensor:

@@ -101,6 +101,7 @@ class JoinTable:
         self._parts, self._infos, self._lengths, self._digest = parts, infos, lengths, digest
         self._totals = [sum(info.sequences for info in rows) for rows in infos]
         self._folder, self._name = folder, name
+        self._closed = False
         self.path: Path | None = None if folder is None else folder / self._file_name
         self._load(rebuild=False)
 
@@ -113,7 +114,10 @@ class JoinTable:
 
         Raises:
             IndexError: an ordinal outside the join.
+            ValueError: it was closed.
         """
+        if self._closed:
+            raise ValueError(f"expected an open join, but the {self._name} was closed")
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.count:
             raise IndexError(f"expected 0 <= ordinal < {self.count}, got {ordinals.min()} to {ordinals.max()}")
         if not self._checked.all():
@@ -129,7 +133,8 @@ class JoinTable:
 
     def close(self) -> None:
         """Release the file; the table cannot be used afterwards."""
-        del self._rows, self._crcs
+        self._closed = True
+        self._rows, self._crcs = np.empty((0, 0), np.int64), np.empty(0, np.uint32)
 
     # ---- opening ----------------------------------------------------------------------------------
 

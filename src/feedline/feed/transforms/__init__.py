@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
+from feedline.feed.given import given_value
 
 # Level of the key, after those of the orders: what is drawn is a transform's generator.
 TRANSFORM = 2
@@ -43,6 +44,25 @@ class Map:
             self.random = len(parameters) > 1
         except (TypeError, ValueError):  # builtins without a signature take the sequence alone
             self.random = False
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"the transform {getattr(self.function, '__qualname__', repr(self.function))}"
+
+    def run(self, sequence: dict[str, Any], seed: int, sweep: int, ordinal: int, stage: int) -> Mapping[str, Any]:
+        """What the function makes of one sequence."""
+        try:
+            if self.random:
+                result = self.function(sequence, generator(seed, sweep, ordinal, stage))
+            else:
+                result = self.function(sequence)
+        except Exception as error:
+            error.add_note(f"raised by {self.name} for sequence {ordinal} in sweep {sweep}")
+            raise
+        if not isinstance(result, Mapping):
+            raise SchemaError(f"expected a mapping from stream name to data from {self.name}, got {result!r:.60}")
+        return result
 
     def schema(self, before: Schema) -> Schema:
         """The schema behind this transform."""
@@ -86,31 +106,29 @@ def apply(
         out: dict[str, list[Any]] = {}
         for i in range(count):
             sequence = {name: column[i] for name, column in columns.items()}
-            if transform.random:
-                rng = generator(seed, int(sweeps[i]), int(ordinals[i]), stage)
-                result = transform.function(sequence, rng)
-            else:
-                result = transform.function(sequence)
-            for name, data in result.items():
-                if name not in after:
-                    raise SchemaError(
-                        f"expected streams {', '.join(after)} from {transform.function!r}, got `{name}`; declare it: "
-                        f"fl.Map(function, {name}=fl.Stream(shape=...))"
-                    )
+            for name, data in transform.run(sequence, seed, int(sweeps[i]), int(ordinals[i]), stage).items():
                 out.setdefault(name, []).append(data)
         for name, sequences in out.items():
+            if name not in after:
+                raise SchemaError(
+                    f"expected streams {', '.join(after)} from {transform.name}, got `{name}`; declare it: "
+                    f"fl.Map(function, {name}=fl.Stream(shape=...))"
+                )
             if len(sequences) != count:
-                raise SchemaError(f"expected stream `{name}` for all {count} sequences, got it for {len(sequences)}")
-            values[name] = _join(name, after[name], sequences)
+                raise SchemaError(
+                    f"expected stream `{name}` for all {count} sequences from {transform.name}, "
+                    f"got it for {len(sequences)}"
+                )
+            values[name] = _join(name, after[name], sequences, transform.name)
+        missing = [name for name in after if name not in values]
+        if missing:
+            raise SchemaError(f"expected stream `{missing[0]}` from {transform.name}, as it declares, got none")
         values = {name: values[name] for name in after}
         before = after
     return values
 
 
-def _join(name: str, stream: Stream, sequences: list[Any]) -> Value:
+def _join(name: str, stream: Stream, sequences: list[Any], where: str) -> Value:
     if stream.sparse:
-        value = Value.from_sequences([s.to_scipy() if isinstance(s, Value) else s for s in sequences], stream.dtype)
-    else:
-        value = Value.from_sequences(sequences)
-    value.check(name, stream)
-    return value
+        sequences = [s.to_scipy() if isinstance(s, Value) else s for s in sequences]
+    return given_value(name, stream, sequences, where)
