@@ -7,5 +7,6 @@ failures of units beside them. torch is used where it is already imported, never
 from feedline.feed.workers.message import empty
 from feedline.feed.workers.outcome import PoolStats, WorkerStats
 from feedline.feed.workers.pool import Pool, Task
+from feedline.feed.workers.start import warm
 
-__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "empty"]
+__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "empty", "warm"]

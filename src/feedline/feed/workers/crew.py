@@ -53,7 +53,7 @@ class _Worker:
         self.segments: dict[int, Segment] = {}
         self.partial: list[bytes] = []
         self.backlog: deque[Record] = deque()
-        self.ready = False
+        self.ready = self.gone = False
         self.stages: dict[str, float] = {}
         try:
             self.ended = os.pidfd_open(self.pid)
@@ -66,6 +66,9 @@ class _Worker:
 
     def release(self) -> None:
         """Let the descriptors go; in this process."""
+        if self.gone:
+            return
+        self.gone = True
         self.channel.close()
         for fd in (self.ended, self.stderr):
             os.close(fd)
@@ -74,15 +77,19 @@ class _Worker:
 class Arrived:
     """A result as it lies in shared memory."""
 
-    __slots__ = ("_pieces", "_segments", "_text")
+    __slots__ = ("_pieces", "_segments", "_text", "_windows")
 
     def __init__(self, segments: dict[int, Segment], pieces: list[Piece], text: bytes | Piece) -> None:
         self._segments, self._pieces, self._text = segments, pieces, text
+        self._windows: dict[int, memoryview] = {}
 
     def take(self) -> Any:
-        """The tree, whose arrays are views of the memory; this object is empty then."""
-        windows = {number: segment.window() for number, segment in self._segments.items()}
-        self._segments = {}
+        """The tree, whose arrays are views of the memory, and keep it when this object is gone."""
+        # Interrupted, it is taken once more: the windows stay here until then.
+        windows = self._windows
+        for number in list(self._segments):
+            windows[number] = self._segments[number].window()
+            del self._segments[number]
         buffers = [windows[number][offset : offset + nbytes] for number, offset, nbytes in self._pieces]
         text = self._text
         return decode(text if isinstance(text, bytes) else windows[text[0]][text[1] : text[1] + text[2]], buffers)
@@ -113,7 +120,7 @@ class ProcessCrew:
         self._jobs: dict[int, _Job] = {}
         self._backlog: deque[Record] = deque()
         self._broken: WorkerError | None = None
-        self._outcomes: list[tuple[int, Outcome]] = []
+        self.outcomes: deque[tuple[int, Outcome]] = deque()
         self._deaths_in_row = 0
         self._torn = False
         self._buffer = bytearray(process.FRAGMENT + 64)
@@ -125,13 +132,13 @@ class ProcessCrew:
         self._poller = select.poll()
         self._queue = UnitQueue()
         start.prepare(self._context)
+        _crews.add(self)  # first: forked workers shall not keep copies of each other's descriptors
         try:
             for index in range(workers):
                 self._workers.append(self._start(index))
         except BaseException:
             self.close(0.0)
             raise
-        _crews.add(self)
 
     # ---- for the pool ----------------------------------------------------------------------------------
 
@@ -157,18 +164,18 @@ class ProcessCrew:
             (self._backlog if worker is None else self._workers[worker].backlog).append(record)
             self._flush()
 
-    def poll(self, timeout: float | None) -> list[tuple[int, Outcome]]:
-        """What has come in, waiting up to ``timeout`` seconds for something to happen."""
+    def poll(self, timeout: float | None) -> bool:
+        """Put what has come in into ``outcomes``, waiting up to ``timeout`` seconds for something to happen."""
         with self._lock:
             if self._torn:
                 self._mend()
             if self._broken is not None:
                 self._fail_all()
-            if self._outcomes:
-                return self._drained()
+            if self.outcomes:
+                return True
         events = self._poller.poll(None if timeout is None else max(timeout, 0.0) * 1000)
         if not events:
-            return []
+            return False
         with self._lock:
             ended = []
             self._torn = True  # until it is done: an interrupt in here may lose what was received
@@ -184,7 +191,7 @@ class ProcessCrew:
                 self._bury(worker)
             self._flush()
             self._torn = False
-            return self._drained()
+            return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units; those that run end for nothing."""
@@ -206,13 +213,13 @@ class ProcessCrew:
             workers, self._workers = self._workers, []
             self._by_fd.clear()
             self._jobs.clear()
-            for _, outcome in self._drained():
-                outcome.drop()
+            while self.outcomes:
+                self.outcomes.popleft()[1].drop()
             for worker in workers:
                 with contextlib.suppress(OSError):
                     worker.channel.shutdown(socket.SHUT_RDWR)
             waiting = select.poll()
-            left = {worker.ended: worker for worker in workers}
+            left = {worker.ended: worker for worker in workers if not worker.gone}
             for fd in left:
                 waiting.register(fd, select.POLLIN)
             deadline = time.monotonic() + grace
@@ -231,17 +238,12 @@ class ProcessCrew:
         for worker in self._workers:
             worker.release()
         self._queue.close()
-        self._workers, self._jobs, self._outcomes = [], {}, []
+        self._workers, self._jobs = [], {}
         self._by_fd.clear()
 
     # ---- within ----------------------------------------------------------------------------------------
 
-    def _drained(self) -> list[tuple[int, Outcome]]:
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
-
     def _start(self, index: int) -> _Worker:
-        options = process.Options(index, self._count, os.getpid(), self._depth, self._shared_memory)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             try:
                 channel, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -253,6 +255,9 @@ class ProcessCrew:
                 shared = memory.create(SIZE, "feedline-control")
                 theirs.callback(os.close, shared)
                 control = Control(shared)
+                forks = self._context.get_start_method() == "fork"
+                foreign = (channel.fileno(), reading, writing, shared) if forks else ()
+                options = process.Options(index, self._count, os.getpid(), self._depth, self._shared_memory, foreign)
                 child = start.launch(self._context, (end, self._parcel, options))
             except OSError as error:
                 raise memory.descriptors_short(error) from error
@@ -343,7 +348,7 @@ class ProcessCrew:
             outcome.drop()
             return
         self._queue.erase(job.record)
-        self._outcomes.append((said.ticket, outcome))
+        self.outcomes.append((said.ticket, outcome))
 
     # ---- death -----------------------------------------------------------------------------------------
 
@@ -364,7 +369,7 @@ class ProcessCrew:
                 self._queue.erase(job.record)
                 error = self._error(worker, exitcode, tail, f"twice while it ran unit {_short(job.unit)}")
                 error.unit = job.unit
-                self._outcomes.append((running, Failed(error)))
+                self.outcomes.append((running, Failed(error)))
         if not worker.ready and exitcode >= 0:
             hint = (
                 "before it was ready; what it wrote to stderr says why. If the main module starts it outside of "
@@ -379,7 +384,12 @@ class ProcessCrew:
             return
         self.restarts += 1
         self.figures[worker.index].restarts += 1
-        self._workers[worker.index] = self._start(worker.index)
+        try:
+            self._workers[worker.index] = self._start(worker.index)
+        except OSError as error:
+            self._broken = self._error(worker, exitcode, tail, f"and another cannot be started: {error}")
+            self._fail_all()
+            return
         self._requeue(worker.index)
 
     def _requeue(self, index: int) -> None:
@@ -431,13 +441,15 @@ class ProcessCrew:
         assert self._broken is not None
         for ticket, job in self._jobs.items():
             self._queue.erase(job.record)
-            self._outcomes.append((ticket, Failed(self._broken)))
+            self.outcomes.append((ticket, Failed(self._broken)))
         self._jobs.clear()
 
     def _error(self, worker: _Worker, exitcode: int, tail: str, words: str) -> WorkerError:
         how = f"exit code {exitcode}"
         if exitcode < 0:
-            how = f"signal {signal.Signals(-exitcode).name}"
+            how = f"signal {-exitcode}"
+            with contextlib.suppress(ValueError):  # real-time signals have no names
+                how = f"signal {signal.Signals(-exitcode).name}"
             if exitcode == -signal.SIGKILL:
                 how += " (often the kernel's, when memory ran out)"
         text = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly with {how}, {words}"

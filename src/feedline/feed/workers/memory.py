@@ -143,8 +143,8 @@ def descriptors_short(error: OSError) -> OSError:
     used = len(os.listdir("/proc/self/fd")) if error.errno == errno.EMFILE else soft
     return OSError(
         error.errno,
-        f"{error.strerror}: {used} descriptors of at most {soft} (hard limit {hard}) are open. A worker needs up to 8 in "
-        "the parent: use fewer, or raise the limit with `ulimit -n` or resource.setrlimit",
+        f"{error.strerror}: {used} descriptors of at most {soft} (hard limit {hard}) are open. The parent needs "
+        "up to 8 for each worker: use fewer, or raise the limit with `ulimit -n` or resource.setrlimit",
     )
 
 
@@ -259,7 +259,7 @@ class Arena:
         """The name of memory that was taken for the current unit, or None if it was not."""
         for own in self._unit:
             offset = address - own.mapping.address
-            if 0 <= offset and offset + nbytes <= own.used:
+            if offset >= 0 and offset + nbytes <= own.used:
                 return Piece(own.number, offset, nbytes)
         return None
 
@@ -377,7 +377,7 @@ class _Lease(weakref.ref[Any]):
         return self
 
     def __init__(self, window: Any, segment: Segment) -> None:
-        super().__init__(window, _Lease.over)
+        super().__init__(window, _Lease.over)  # type: ignore[call-arg]  # what ref takes, object does not
 
     @staticmethod
     def over(lease: Any) -> None:

@@ -90,7 +90,8 @@ class Encoder:
         if not self._torch and "torch" in sys.modules:
             self._table |= importlib.import_module("feedline.interop.torch_pickle").reducers(self.reduce)
             self._torch = True
-        self._buffers = buffers = []
+        buffers: list[Array] = []
+        self._buffers = buffers
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, 5, buffer_callback=None if self._arena is None else self._buffer)
         # A private table hides the global one, which others may add to at any time.

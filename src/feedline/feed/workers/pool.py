@@ -73,7 +73,7 @@ class Pool:
         self.timeout = timeout
         self._count, self._pid, self._next = workers, os.getpid(), 0
         self._changed = threading.Condition()
-        self._polling = False
+        self._leader: int | None = None  # the thread that listens
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
         self._crew: ProcessCrew | ThreadCrew = (
@@ -126,20 +126,21 @@ class Pool:
             ValueError: no such ticket, or its result has been taken.
         """
         self._wait(lambda: ticket in self._done, (ticket,))
-        with self._changed:
-            outcome = self._done.pop(ticket)
-            self._waited.discard(ticket)
-        return outcome.take()
+        try:
+            tree = self._done[ticket].take()
+        except KeyboardInterrupt:
+            raise  # the caller may ask again
+        except BaseException:
+            self._forget(ticket)
+            raise
+        self._forget(ticket)
+        return tree
 
     def ready(self, ticket: int) -> bool:
         """Whether `result` would not wait."""
         self._check((ticket,))
         if ticket not in self._done:
-            with self._changed:
-                leading = not self._polling
-                self._polling = True
-            if leading:
-                self._poll(0.0)
+            self._listen(0.0, lambda: ticket in self._done)
         return ticket in self._done
 
     def any_of(self, tickets: Iterable[int]) -> int:
@@ -155,7 +156,8 @@ class Pool:
 
         Unknown tickets and used ones are passed over.
         """
-        self._check()
+        if self._closed or os.getpid() != self._pid:
+            return
         with self._changed:
             gone = list(self._waited) if tickets is None else [t for t in tickets if t in self._waited]
             self._waited.difference_update(gone)
@@ -214,33 +216,41 @@ class Pool:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds")
-            with self._changed:
-                if self._polling:  # one thread listens, the others hear from it
-                    arrived = self._changed.wait(left)
-                    leading = False
-                else:
-                    self._polling = leading = True
-            if leading:
-                arrived = self._poll(left)
-            if arrived and self.timeout:
+            if self._listen(left, there) and self.timeout:
                 deadline = time.monotonic() + self.timeout
             self._check(tickets)
 
-    def _poll(self, timeout: float | None) -> bool:
-        """Take in what there is as the one thread that listens; whether anything came."""
-        arrived: list[tuple[int, Outcome]] = []
+    def _listen(self, timeout: float | None, there: Callable[[], bool]) -> bool:
+        """Wait until something comes in, unless what is waited for is ``there``; whether anything came."""
+        me = threading.get_ident()
+        with self._changed:
+            if there():
+                return True
+            # One thread listens, the others hear from it. Should it be this one by its own word, then an interrupt
+            # came between that word and the listening.
+            if self._leader is not None and self._leader != me:
+                return timeout != 0 and self._changed.wait(timeout)
+            self._leader = me
         try:
-            arrived = self._crew.poll(timeout)
+            return self._crew.poll(timeout)
         finally:
             with self._changed:
-                self._polling = False
-                for ticket, outcome in arrived:
+                # Whatever interrupts this, a result is in one place at least.
+                arrived = self._crew.outcomes
+                while arrived:
+                    ticket, outcome = arrived[0]
                     if ticket in self._waited:
                         self._done[ticket] = outcome
                     else:
                         outcome.drop()
+                    arrived.popleft()
+                self._leader = None
                 self._changed.notify_all()
-        return bool(arrived)
+
+    def _forget(self, ticket: int) -> None:
+        with self._changed:
+            self._done.pop(ticket, None)
+            self._waited.discard(ticket)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

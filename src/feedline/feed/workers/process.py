@@ -65,6 +65,7 @@ class Options(NamedTuple):
     parent: int
     depth: int
     shared_memory: bool
+    foreign: tuple[int, ...]  # the parent's descriptors that a forked worker has copies of
 
 
 class Message(NamedTuple):
@@ -86,6 +87,8 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     """Run units until the channel is shut."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for fd in options.foreign:
+        os.close(fd)
     _, fds, _, _ = socket.recv_fds(channel, 16, 5)
     if len(fds) < 5:
         return  # the parent is gone already, or closed the pool at once
@@ -251,6 +254,8 @@ def _tee(poller: Any, control: Control, channel: int, watched: int, reading: int
         ready = [fd for fd, _ in poller.poll(wait)]
         if reading in ready:
             text = os.read(reading, 1 << 16)
+            if not text:  # the user's code has closed stderr
+                poller.unregister(reading)
             control.write(text)
             try:
                 while text:

@@ -36,7 +36,7 @@ def prepare(context: Any) -> None:
     """Make a start quick, and warn of what makes it dangerous."""
     method = context.get_start_method()
     if method == "forkserver":
-        server = forkserver._forkserver  # type: ignore[attr-defined]
+        server: Any = forkserver._forkserver
         if server._forkserver_pid is None:
             # The server imports once what every worker would import for itself. It starts with the first process,
             # and what the user has asked for stays.
@@ -54,6 +54,19 @@ def prepare(context: Any) -> None:
                 RuntimeWarning,
                 stacklevel=5,
             )
+
+
+def warm(method: Any = None) -> None:
+    """Begin what starting workers begins with, so that it goes on while the caller does something else.
+
+    Args:
+        method: as for `Pool`. With forkserver the server starts and imports what workers need, torch too if it is
+            imported here; the other methods have nothing to prepare.
+    """
+    chosen = context(method)
+    if chosen.get_start_method() == "forkserver":
+        prepare(chosen)
+        forkserver.ensure_running()
 
 
 def launch(context: Any, arguments: tuple[Any, ...]) -> Any:

@@ -21,10 +21,11 @@ class _Shared:
 
     def __init__(self, task: Any, workers: int) -> None:
         self.task, self.workers = task, workers
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.work, self.came = threading.Condition(self.lock), threading.Condition(self.lock)
         self.queue: deque[tuple[int, Any]] = deque()
         self.own: list[deque[tuple[int, Any]]] = [deque() for _ in range(workers)]
-        self.outcomes: list[tuple[int, Outcome]] = []
+        self.outcomes: deque[tuple[int, Outcome]] = deque()
         self.wanted: set[int] = set()
         self.closed = False
         self.figures = [WorkerStats(index=i, pid=os.getpid()) for i in range(workers)]
@@ -68,33 +69,42 @@ class ThreadCrew:
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             shared.wanted.add(ticket)
-            (shared.queue if worker is None else shared.own[worker]).append((ticket, unit))
-            shared.changed.notify_all()
+            if worker is None:
+                shared.queue.append((ticket, unit))
+                shared.work.notify()
+            else:
+                shared.own[worker].append((ticket, unit))
+                shared.work.notify_all()
 
-    def poll(self, timeout: float | None) -> list[tuple[int, Outcome]]:
-        """What has come in, waiting up to ``timeout`` seconds for something."""
+    @property
+    def outcomes(self) -> deque[tuple[int, Outcome]]:
+        """What has come in."""
+        return self._shared.outcomes
+
+    def poll(self, timeout: float | None) -> bool:
+        """Wait up to ``timeout`` seconds for something to come in; whether there is something."""
         shared = self._shared
-        with shared.changed:
-            if not shared.outcomes and (timeout is None or timeout > 0):
-                shared.changed.wait(timeout)
-            outcomes, shared.outcomes = shared.outcomes, []
-            return outcomes
+        with shared.lock:
+            if not shared.outcomes and not shared.closed and timeout != 0:
+                shared.came.wait(timeout)
+            return bool(shared.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units; those that run end for nothing."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             shared.wanted.difference_update(tickets)
 
     def close(self, grace: float = 5.0) -> None:
         """End the threads, which end with the unit they run; ``grace`` seconds are waited for that."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             shared.closed = True
             shared.wanted.clear()
-            shared.changed.notify_all()
+            shared.work.notify_all()
+            shared.came.notify_all()
         deadline = time.monotonic() + grace
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -112,9 +122,9 @@ def _work(shared: _Shared, index: int) -> None:
         broken = Failed(_noted(error, index))
     own, figures = shared.own[index], shared.figures[index]
     while True:
-        with shared.changed:
+        with shared.lock:
             while not own and not shared.queue and not shared.closed:
-                shared.changed.wait()
+                shared.work.wait()
             if shared.closed:
                 return
             ticket, unit = own.popleft() if own else shared.queue.popleft()
@@ -127,13 +137,13 @@ def _work(shared: _Shared, index: int) -> None:
         except BaseException as error:
             outcome = Failed(_noted(error, index))
         seconds = time.perf_counter() - began
-        with shared.changed:
+        with shared.lock:
             figures.units += 1
             figures.seconds += seconds
             if ticket in shared.wanted:
                 shared.wanted.discard(ticket)
                 shared.outcomes.append((ticket, outcome))
-                shared.changed.notify_all()
+                shared.came.notify()
         # What has been handed over is not this thread's to keep alive.
         del outcome, unit
 
