@@ -73,7 +73,14 @@ class Task:
         return _own.worker, _own.counted
 
     def evaluate(self, code):
-        return eval(code, {"os": os, "sys": sys, "np": np, "time": time})
+        return eval(code, {"os": os, "sys": sys, "np": np, "time": time, "_link": _link})
+
+
+def _link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
 
 
 class BrokenStart(Task):
@@ -132,13 +139,7 @@ def alive(pid: int) -> bool:
 
 def descriptors() -> list[str]:
     """What the open descriptors of this process are, those of multiprocessing's servers aside."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            pass
-    return sorted(found)
+    return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 
 def eventually(condition, seconds=20.0):

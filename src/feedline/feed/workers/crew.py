@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import pickle
 import select
@@ -33,6 +34,10 @@ from feedline.feed.workers.queue import Record, UnitQueue
 
 _WORDS = array.array("i").itemsize
 _MAX_FDS = 250
+
+# Descriptors of this process: for each worker its channel, its stderr, its pidfd and up to three of multiprocessing's;
+# the queue's, and those that are open while a worker starts.
+_FDS_EACH, _FDS_ONCE = 6, 14
 
 
 class _Job:
@@ -60,7 +65,7 @@ class _Worker:
         except ProcessLookupError:
             self.ended = os.dup(child.sentinel)
         except OSError as error:
-            if error.errno in (24, 23):
+            if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise memory.descriptors_short(error) from error
             self.ended = os.dup(child.sentinel)
 
@@ -85,11 +90,13 @@ class Arrived:
 
     def take(self) -> Any:
         """The tree, whose arrays are views of the memory, and keep it when this object is gone."""
-        # Interrupted, it is taken once more: the windows stay here until then.
+        # Interrupted, it is taken once more, so what is done stays done. Nothing is lent twice, or given back early.
         windows = self._windows
-        for number in list(self._segments):
-            windows[number] = self._segments[number].window()
+        for number, segment in list(self._segments.items()):
+            if number not in windows:
+                windows[number] = segment.window()
             del self._segments[number]
+            segment.lend(windows[number])
         buffers = [windows[number][offset : offset + nbytes] for number, offset, nbytes in self._pieces]
         text = self._text
         return decode(text if isinstance(text, bytes) else windows[text[0]][text[1] : text[1] + text[2]], buffers)
@@ -130,6 +137,7 @@ class ProcessCrew:
         self._workers: list[_Worker] = []
         self._by_fd: dict[int, _Worker] = {}
         self._poller = select.poll()
+        memory.require_descriptors(_FDS_EACH * workers + _FDS_ONCE)
         self._queue = UnitQueue()
         start.prepare(self._context)
         _crews.add(self)  # first: forked workers shall not keep copies of each other's descriptors
@@ -262,30 +270,34 @@ class ProcessCrew:
             except OSError as error:
                 raise memory.descriptors_short(error) from error
             ours.callback(child.kill)
+            # The worker's stderr is this process's, not what was the fork server's when it started.
             fds = [self._queue.reader, self._queue.store, shared, reading, writing]
+            fds += [2] if _is_open(2) else []
             with contextlib.suppress(ConnectionError):  # it is dead already; its end will tell
                 socket.send_fds(channel, [b"descriptors"], fds)
             channel.setblocking(False)
             os.set_blocking(reading, False)
             worker = _Worker(index, child, channel, control, reading)
+            for fd in (worker.channel.fileno(), worker.ended):
+                self._by_fd[fd] = worker
+                self._poller.register(fd, select.POLLIN)
             ours.pop_all()
-        for fd in (worker.channel.fileno(), worker.ended):
-            self._by_fd[fd] = worker
-            self._poller.register(fd, select.POLLIN)
         return worker
 
     def _flush(self) -> None:
         while self._backlog and self._queue.push(self._backlog[0]):
             self._backlog.popleft()
         for worker in self._workers:
+            if not worker.backlog:
+                continue
+            torn, self._torn = self._torn, True  # a worker must not run a unit of its own twice
             while worker.backlog:
                 try:
                     worker.channel.send(worker.backlog[0].pack())
-                except BlockingIOError:
-                    break
                 except OSError:
-                    break  # it is dying; its units go to the next one
+                    break  # it has enough for now, or is dying, and its units go to the next one
                 worker.backlog.popleft()
+            self._torn = torn
 
     def _receive(self, worker: _Worker) -> bool:
         """Take in one packet; False: there is none."""
@@ -321,7 +333,7 @@ class ProcessCrew:
             del worker.segments[number]
         try:
             if len(fds) != len(said.fresh):
-                raise memory.descriptors_short(OSError(24, os.strerror(24)))
+                raise memory.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
             for (number, size), fd in zip(said.fresh, fds, strict=True):
                 worker.segments[number] = Segment(number, fd, size, worker.control.flags)
         finally:
@@ -338,7 +350,7 @@ class ProcessCrew:
         for number in said.segments:
             if number >= memory.SEGMENTS:
                 del worker.segments[number]
-        job = self._jobs.pop(said.ticket, None)
+        job = self._jobs.get(said.ticket)
         if said.kind == process.FAILURE:
             assert isinstance(said.text, bytes)
             outcome: Outcome = Failed(pickle.loads(said.text))
@@ -347,14 +359,18 @@ class ProcessCrew:
         if job is None:
             outcome.drop()
             return
-        self._queue.erase(job.record)
-        self.outcomes.append((said.ticket, outcome))
+        self._settle(said.ticket, outcome)
+
+    def _settle(self, ticket: int, outcome: Outcome) -> None:
+        # Whatever interrupts this, an outcome is never lost; it may come twice.
+        self.outcomes.append((ticket, outcome))
+        self._queue.erase(self._jobs.pop(ticket).record)
 
     # ---- death -----------------------------------------------------------------------------------------
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: _Worker, hear: bool = True) -> None:
         """Take over what a dead worker leaves, and put another in its place."""
-        while self._receive(worker):
+        while hear and self._receive(worker):
             pass  # what it sent before it died is good
         running = worker.control.running
         exitcode, tail = self._end(worker)
@@ -365,11 +381,9 @@ class ProcessCrew:
             job.deaths += 1
             if job.deaths >= 2:
                 assert running is not None
-                del self._jobs[running]
-                self._queue.erase(job.record)
                 error = self._error(worker, exitcode, tail, f"twice while it ran unit {_short(job.unit)}")
                 error.unit = job.unit
-                self.outcomes.append((running, Failed(error)))
+                self._settle(running, Failed(error))
         if not worker.ready and exitcode >= 0:
             hint = (
                 "before it was ready; what it wrote to stderr says why. If the main module starts it outside of "
@@ -409,23 +423,27 @@ class ProcessCrew:
 
     def _mend(self) -> None:
         """An interrupt may have lost a message: whoever could have sent it is replaced, and its units run again."""
-        self._torn = False
-        for worker in list(self._workers):
+        strays = set(self._by_fd.values()).difference(self._workers)
+        for worker in (*strays, *self._workers):
             worker.process.kill()
+        for worker in strays:
+            self._end(worker)
         for worker in list(self._workers):
-            self._jobs_survive(worker)
-            self._bury(worker)
-
-    def _jobs_survive(self, worker: _Worker) -> None:
-        running = worker.control.running
-        if running in self._jobs:
-            self._jobs[running].deaths -= 1  # not the unit's doing
+            running = worker.control.running
+            if running in self._jobs:
+                self._jobs[running].deaths -= 1  # not the unit's doing
+            # What it still has to say may build on what was lost.
+            self._bury(worker, hear=False)
+        self._deaths_in_row = 0
+        self._torn = False
 
     def _end(self, worker: _Worker) -> tuple[int, str]:
         """Wait for a worker that has died, pass on the rest of its stderr; its exit code and the last lines."""
         for fd in (worker.channel.fileno(), worker.ended):
             self._forget_fd(fd)
         worker.process.join()
+        if worker.gone:
+            return worker.process.exitcode or 0, worker.control.tail
         with contextlib.suppress(OSError):  # nothing left, or nobody to pass it on to
             while text := os.read(worker.stderr, 1 << 16):
                 worker.control.write(text)
@@ -439,10 +457,8 @@ class ProcessCrew:
 
     def _fail_all(self) -> None:
         assert self._broken is not None
-        for ticket, job in self._jobs.items():
-            self._queue.erase(job.record)
-            self.outcomes.append((ticket, Failed(self._broken)))
-        self._jobs.clear()
+        for ticket in list(self._jobs):
+            self._settle(ticket, Failed(self._broken))
 
     def _error(self, worker: _Worker, exitcode: int, tail: str, words: str) -> WorkerError:
         how = f"exit code {exitcode}"
@@ -459,6 +475,14 @@ class ProcessCrew:
         error = WorkerError(text)
         error.exitcode, error.stderr = exitcode, tail
         return error
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _short(unit: Any) -> str:

@@ -15,8 +15,10 @@ Cost: a segment that is used again costs nothing but the bytes written into it; 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import resource
 import threading
 import weakref
 from pathlib import Path
@@ -132,19 +134,28 @@ def figure(size: int) -> str:
     return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
 
 
-def descriptors_short(error: OSError) -> OSError:
-    """``error`` with the limit on descriptors in its text, where that is what it is about."""
-    import errno
-    import resource
+def require_descriptors(count: int) -> None:
+    """Check that ``count`` more descriptors can be opened.
 
+    Raises:
+        OSError: they cannot, with the limit.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > soft:
+        raise descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), count)
+
+
+def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
+    """``error`` with the limit on descriptors in its text, where that is what it is about."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd")) if error.errno == errno.EMFILE else soft
+    need = "more" if wanted is None else f"{wanted} more"
     return OSError(
         error.errno,
-        f"{error.strerror}: {used} descriptors of at most {soft} (hard limit {hard}) are open. The parent needs "
-        "up to 8 for each worker: use fewer, or raise the limit with `ulimit -n` or resource.setrlimit",
+        f"{error.strerror}: expected to open {need} for worker processes, but of at most {soft} (hard limit {hard}) "
+        f"{len(os.listdir('/proc/self/fd'))} are open. Use fewer workers, or raise the limit with `ulimit -n` or "
+        "resource.setrlimit",
     )
 
 
@@ -351,10 +362,12 @@ class Segment:
         self.forget = False
 
     def window(self) -> memoryview:
-        """The segment's memory; when this view and all views made of it have died, the worker has it back."""
-        window = self.mapping.window()
-        _Lease(window, self)
-        return view(window)
+        """The segment's memory, to be lent."""
+        return view(self.mapping.window())
+
+    def lend(self, window: memoryview) -> None:
+        """Once: when this window and all views made of it have died, the worker has the memory back."""
+        _Lease(window.obj, self)
 
     def give_back(self) -> None:
         """Nothing in this process looks at the memory any more."""

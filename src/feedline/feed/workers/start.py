@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
@@ -73,12 +76,33 @@ def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
     """A started process that runs `process.main`."""
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
-    # Ctrl-C is for the parent, also while the worker cannot say so itself yet.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    if context.get_start_method() != "forkserver":  # the server would keep the mask for all it starts
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    if context.get_start_method() == "forkserver":
+        forkserver.ensure_running()  # here, so that the server does not inherit what `_undisturbed` does
+    with _undisturbed(block=context.get_start_method() != "forkserver"):
         child.start()
+    return child
+
+
+@contextlib.contextmanager
+def _undisturbed(block: bool) -> Iterator[None]:
+    """Put off Ctrl-C: it would leave a process half started, and the fork server dead.
+
+    Args:
+        block: also from the process that is started, until it ignores the signal by itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # interrupts are not for other threads
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    came: list[int] = []
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda *_: came.append(1))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if block else ())
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return child
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                signal.raise_signal(signal.SIGINT)
