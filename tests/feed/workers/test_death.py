@@ -7,12 +7,13 @@ import random
 import signal
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
 from feedline.errors import DataError, WorkerError
-from feedline.feed.workers import Pool
+from feedline.feed.workers import Pool, crew
 from feedline.feed.workers.failure import Failure
 from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, results
 
@@ -277,6 +278,35 @@ def test_interrupts_lose_no_result(interrupts, worker):
                 except Interrupt:
                     interrupted += 1
         assert interrupted > 10
+        assert pool.stats().restarts == 0
+
+
+@pytest.mark.parametrize("worker", [None, 0])
+def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker):
+    """What an interrupt that cannot be put off does; the workers are replaced then."""
+    loads, rng, raised = crew.pickle.loads, random.Random(5), 0
+
+    def disturbed(text):
+        if rng.random() < 0.1:
+            raise Interrupt
+        return loads(text)
+
+    with Pool(Task(), 2) as pool:
+        results(pool, [("echo", 0)] * 4)
+        monkeypatch.setattr(crew, "pickle", types.SimpleNamespace(loads=disturbed, dumps=crew.pickle.dumps))
+        kept = []
+        tickets = [pool.submit(("fill", i, (40, 40)), worker) for i in range(100)]
+        for ticket in tickets:
+            while True:
+                try:
+                    pool.any_of([ticket])
+                    break
+                except Interrupt:
+                    raised += 1
+            kept.append(pool.result(ticket))
+        assert all((array == i).all() for i, array in enumerate(kept))
+        assert raised > 3
+        assert pool.stats().restarts == 2 * raised
 
 
 # ---- forks

@@ -26,6 +26,7 @@ from typing import Any
 from feedline.errors import WorkerError
 from feedline.feed.workers import memory, process, start
 from feedline.feed.workers.control import SIZE, Control
+from feedline.feed.workers.interrupts import Undisturbed
 from feedline.feed.workers.memory import Piece, Segment
 from feedline.feed.workers.message import decode
 from feedline.feed.workers.outcome import Failed, Outcome, WorkerStats
@@ -143,7 +144,8 @@ class ProcessCrew:
         _crews.add(self)  # first: forked workers shall not keep copies of each other's descriptors
         try:
             for index in range(workers):
-                self._workers.append(self._start(index))
+                with Undisturbed():
+                    self._workers.append(self._start(index))
         except BaseException:
             self.close(0.0)
             raise
@@ -166,7 +168,7 @@ class ProcessCrew:
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit; does not block."""
         text = pickle.dumps(unit, 5)
-        with self._lock:
+        with Undisturbed(), self._lock:
             record = self._queue.write(ticket, text)
             self._jobs[ticket] = _Job(unit, record, worker)
             (self._backlog if worker is None else self._workers[worker].backlog).append(record)
@@ -174,9 +176,10 @@ class ProcessCrew:
 
     def poll(self, timeout: float | None) -> bool:
         """Put what has come in into ``outcomes``, waiting up to ``timeout`` seconds for something to happen."""
-        with self._lock:
-            if self._torn:
+        if self._torn:
+            with Undisturbed(), self._lock:
                 self._mend()
+        with self._lock:
             if self._broken is not None:
                 self._fail_all()
             if self.outcomes:
@@ -184,9 +187,9 @@ class ProcessCrew:
         events = self._poller.poll(None if timeout is None else max(timeout, 0.0) * 1000)
         if not events:
             return False
-        with self._lock:
+        with Undisturbed(), self._lock:
             ended = []
-            self._torn = True  # until it is done: an interrupt in here may lose what was received
+            self._torn = True  # until it is done: an exception in here may lose what was received
             for fd, _ in events:
                 worker = self._by_fd.get(fd)
                 if worker is None:
@@ -231,15 +234,18 @@ class ProcessCrew:
             for fd in left:
                 waiting.register(fd, select.POLLIN)
             deadline = time.monotonic() + grace
-            while left and (seconds := deadline - time.monotonic()) > 0:
-                for fd, _ in waiting.poll(seconds * 1000):
-                    waiting.unregister(fd)
-                    self._end(left.pop(fd))
-            for worker in left.values():
-                worker.process.kill()
-            for worker in left.values():
-                self._end(worker)
-            self._queue.close()
+            try:
+                while left and (seconds := deadline - time.monotonic()) > 0:
+                    for fd, _ in waiting.poll(seconds * 1000):
+                        waiting.unregister(fd)
+                        self._end(left.pop(fd))
+            finally:
+                with Undisturbed():
+                    for worker in left.values():
+                        worker.process.kill()
+                    for worker in left.values():
+                        self._end(worker)
+                    self._queue.close()
 
     def abandon(self) -> None:
         """In a forked child: let go of the copies of the descriptors, and of nothing else."""
@@ -317,12 +323,15 @@ class ProcessCrew:
         fds = array.array("i")
         for _, _, data in control:
             fds.frombytes(data[: len(data) - len(data) % _WORDS])
-        last = self._buffer[0] == process.LAST[0]
-        worker.partial.append(bytes(memoryview(self._buffer)[1:size]))
-        if last:
-            text = worker.partial[0] if len(worker.partial) == 1 else b"".join(worker.partial)
-            worker.partial.clear()
-            self._commit(worker, Message(*pickle.loads(text)), fds.tolist())
+        try:
+            worker.partial.append(bytes(memoryview(self._buffer)[1:size]))
+            if self._buffer[0] == process.LAST[0]:
+                text = worker.partial[0] if len(worker.partial) == 1 else b"".join(worker.partial)
+                worker.partial.clear()
+                self._commit(worker, Message(*pickle.loads(text)), fds.tolist())
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
     def _commit(self, worker: _Worker, said: Message, fds: list[int]) -> None:
@@ -331,14 +340,10 @@ class ProcessCrew:
             return
         for number in said.retired:
             del worker.segments[number]
-        try:
-            if len(fds) != len(said.fresh):
-                raise memory.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-            for (number, size), fd in zip(said.fresh, fds, strict=True):
-                worker.segments[number] = Segment(number, fd, size, worker.control.flags)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        if len(fds) != len(said.fresh):
+            raise memory.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        for (number, size), fd in zip(said.fresh, fds, strict=True):
+            worker.segments[number] = Segment(number, fd, size, worker.control.flags)
         self._deaths_in_row = 0
         figures = self.figures[worker.index]
         figures.units += 1
@@ -422,7 +427,7 @@ class ProcessCrew:
                 self._backlog.append(job.record)
 
     def _mend(self) -> None:
-        """An interrupt may have lost a message: whoever could have sent it is replaced, and its units run again."""
+        """An exception may have lost a message: whoever could have sent it is replaced, and its units run again."""
         strays = set(self._by_fd.values()).difference(self._workers)
         for worker in (*strays, *self._workers):
             worker.process.kill()
@@ -432,9 +437,9 @@ class ProcessCrew:
             running = worker.control.running
             if running in self._jobs:
                 self._jobs[running].deaths -= 1  # not the unit's doing
+            self._deaths_in_row = 0
             # What it still has to say may build on what was lost.
             self._bury(worker, hear=False)
-        self._deaths_in_row = 0
         self._torn = False
 
     def _end(self, worker: _Worker) -> tuple[int, str]:

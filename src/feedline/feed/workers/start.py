@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from feedline.feed.workers import process
@@ -73,36 +70,20 @@ def warm(method: Any = None) -> None:
 
 
 def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
-    """A started process that runs `process.main`."""
+    """A started process that runs `process.main`. An interrupt in here could leave the fork server dead."""
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
-    if context.get_start_method() == "forkserver":
-        forkserver.ensure_running()  # here, so that the server does not inherit what `_undisturbed` does
-    with _undisturbed(block=context.get_start_method() != "forkserver"):
+    method = context.get_start_method()
+    if method == "forkserver":
+        # Others that it starts must not find the signal blocked.
         child.start()
-    return child
-
-
-@contextlib.contextmanager
-def _undisturbed(block: bool) -> Iterator[None]:
-    """Put off Ctrl-C: it would leave a process half started, and the fork server dead.
-
-    Args:
-        block: also from the process that is started, until it ignores the signal by itself.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # interrupts are not for other threads
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    came: list[int] = []
-    if callable(handler):
-        signal.signal(signal.SIGINT, lambda *_: came.append(1))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if block else ())
+        return child
+    if method == "spawn":
+        resource_tracker.ensure_running()  # now, as it would unblock the signal
+    # Ctrl-C is for the parent, also while the child cannot say so itself yet.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        child.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if callable(handler):
-            signal.signal(signal.SIGINT, handler)
-            if came:
-                signal.raise_signal(signal.SIGINT)
+    return child
