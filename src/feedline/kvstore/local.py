@@ -341,7 +341,7 @@ class LocalStore(KVStore):
     def _sent(self, groups: Sequence[Group]) -> list[Group]:
         """The values as they arrive after compression."""
         assert self._compression is not None
-        arrived = []
+        arrived: list[Group] = []
         for entry, values in groups:
             stored = entry.stored
             while len(entry.channels) < len(values):

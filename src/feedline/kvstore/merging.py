@@ -56,15 +56,14 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _by_torch(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    total, *others = outputs
+    total, others = inputs[0], outputs
     if len(inputs) > 1:
+        total, *others = outputs
         own = total.data_ptr()
         # What is stored may have been pushed back by an updater that kept it.
         terms = [t.clone() if t.data_ptr() == own else t for t in inputs[1:]]
         total.copy_(inputs[0])
         for term in terms:
             total.add_(term.to(total.device, non_blocking=True))
-    else:
-        total.copy_(inputs[0])
     for other in others:
         other.copy_(total)
