@@ -37,7 +37,9 @@ def made(kind, schedule, **options):
 def test_schedule_says_what_cntk_says(case):
     kind, options, expected = case["kind"], case["options"], case["expect"]
     # The file tells texts as themselves, but for one that the generator gave as a number in quotes.
-    given = str(case["schedule"]) if "<class 'str'>" in expected.get("error", {}).get("message", "") else case["schedule"]
+    given = (
+        str(case["schedule"]) if "<class 'str'>" in expected.get("error", {}).get("message", "") else case["schedule"]
+    )
     if "error" in expected:
         with pytest.raises(getattr(builtins, expected["error"]["type"])):
             made(kind, given, **options)
