@@ -85,8 +85,8 @@ def test_table_of_tests_has_no_loss(capsys):
 def test_older_scripts_update_by_hand(capsys):
     """The printer without a trainer: the same lines."""
     writer = ProgressPrinter(freq=2, tag="T")
-    with pytest.warns(DeprecationWarning, match="give the printer to the Trainer"):
-        for loss in (1.0, 0.5):
+    for loss in (1.0, 0.5):
+        with pytest.warns(DeprecationWarning, match="give the printer to the Trainer"):
             writer.update(loss, 10, 0.25)
     with pytest.warns(DeprecationWarning, match="deprecated"):
         writer.epoch_summary(with_metric=True)

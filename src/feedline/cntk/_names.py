@@ -283,8 +283,8 @@ NAMES: dict[str, Names] = {
             "Trainer.model": "the `torch.nn.Module`",
             "Trainer.print_node_timing": "refused: use torch.profiler",
             "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's",
-            "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner whose rate "
-            "is 0 counts what others learn from (CNTK: its clock stands still)",
+            "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner of rate 0 "
+            "counts what others learn from (CNTK: its clock stands still)",
         },
         added={
             "Trainer.modern": "the `feedline.train.Trainer` beneath",

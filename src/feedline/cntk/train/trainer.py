@@ -209,7 +209,8 @@ class Trainer:
     def save_checkpoint(self, filename: str, external_state: Mapping[str, Any] | None = None) -> None:
         """Write ``<filename>``, the model, and ``<filename>.ckp``, all that restoring needs; on rank 0 only.
 
-        Both are safetensors files. Killed at any instant, ``<filename>.ckp`` is the old one or the new one, whole.
+        Both are safetensors files. Killed at any instant, each is the old one or the new one, whole; a new
+        ``<filename>.ckp`` stands beside its own model.
 
         Args:
             filename: see above.
@@ -225,9 +226,9 @@ class Trainer:
             return
         tensors, state = self.modern.state_dict()
         state = {"format": _FORMAT, "version": _VERSION, "trainer": state, "external": external}
-        # The one that restoring reads comes first: there is no model without its checkpoint.
-        replace_tensors(Path(f"{filename}.ckp"), {**tensors, **torch_rng_state(), **parts}, state)
+        # The one that restoring reads comes last: whoever finds it finds its model, and nothing half written.
         replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
+        replace_tensors(Path(f"{filename}.ckp"), {**tensors, **torch_rng_state(), **parts}, state)
 
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
         """Go on from ``<filename>.ckp``; learning rates follow the schedule that is in it.
