@@ -20,7 +20,7 @@ from feedline.train import Evaluation, MomentumSGD, Saving, Schedule, Trainer, T
 
 
 class Model(torch.nn.Module):
-    """Scores of sequences of samples, with an idle part that never gets a gradient."""
+    """Scores of sequences of samples, with an idle part that never gets a gradient, and so never decays."""
 
     def __init__(self, dropout: float):
         super().__init__()
@@ -92,7 +92,7 @@ def main(job):
     torch.manual_seed(5)
     model = Model(job["dropout"])
     torch.manual_seed(100 + job["rank"])  # dropout differs by rank, as it should
-    learner = MomentumSGD(model.parameters(), Schedule([0.2, 0.1], epoch_size=200), momentum=0.5)
+    learner = MomentumSGD(model.parameters(), Schedule([0.2, 0.1], epoch_size=200), momentum=0.5, l2=0.01)
     trainer = Trainer(model, losses, wrong, data_parallel(learner) if job["world"] > 1 else learner)
     watch = Watches()
     run = TrainingSession(
