@@ -493,6 +493,12 @@ def test_what_cannot_run_says_so():
     trainer = session().trainer
     with pytest.raises(ValueError, match="max_samples"):
         TrainingSession(trainer, endless)
+    with pytest.raises(ValueError, match="got one without"):
+        unmeasured = session()
+        unmeasured.trainer.metric = None
+        TrainingSession(
+            unmeasured.trainer, unmeasured.source, epoch=fl.sweeps(1), controllers=[ReduceOnPlateau(watch="metric")]
+        )
     with pytest.raises(ValueError, match="epoch"):
         TrainingSession(trainer, endless, max_samples=5, controllers=[GrowMinibatch()])
     with pytest.raises(ValueError, match="validation"):

@@ -205,7 +205,8 @@ class TrainingSession:
         scale: factor on the minibatch size, for controllers.
 
     Raises:
-        ValueError: no end in sight, controllers without an epoch, nothing to validate or test with, a span of 0.
+        ValueError: no end in sight, controllers without an epoch or without the metric they watch, nothing to
+            validate or test with, a span of 0.
         TypeError: a size that is no integer.
     """
 
@@ -228,6 +229,8 @@ class TrainingSession:
             raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
         if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
+        if trainer.metric is None and any(getattr(c, "watch", None) == "metric" for c in controllers):
+            raise ValueError('expected a trainer with a metric for a controller with watch="metric", got one without')
         _check_evaluation("validation", validation)
         _check_evaluation("test", test)
         self.trainer, self.source, self.size, self.max_samples = trainer, source, _sizes(size), max_samples
