@@ -457,6 +457,13 @@ def test_wall_time_checkpoints(tmp_path):
             seconds_of(wrong)
 
 
+def test_epochs_end_with_checkpoints(tmp_path):
+    """A checkpoint at the end of each epoch, without asking for one."""
+    session(tmp_path, size=30, saving=Saving(tmp_path, keep=None), progress=None, validation=None).run()
+    at = sorted(int(path.name.split("-")[2]) for path in tmp_path.iterdir())
+    assert sorted(set(at)) == [240, 480, 720, 960]
+
+
 def test_controllers(tmp_path):
     """The rate falls when nothing improves, the minibatch grows while it does, the best model is kept."""
 

@@ -194,7 +194,8 @@ class TrainingSession:
         saving: checkpoints; None: none.
         validation: cross validation; None: none.
         test: a test at the end; None: none.
-        epoch: the span after which controllers look; label samples or sweeps.
+        epoch: the span at whose end is validated if there are controllers, which look then, and a checkpoint written;
+            label samples or sweeps.
         controllers: learning-rate control, minibatch-size scaling and the like.
 
     Attributes:
@@ -350,6 +351,7 @@ class TrainingSession:
             self._validate()
         if self._epoch_mark.crossed(counts):
             self._end_epoch()
+            self._save_asked = True
         crossed = self._saving_mark.crossed(counts)
         if crossed or self._save_asked or (self.trainer.workers is None and self._due_by_time()):
             self._save()
