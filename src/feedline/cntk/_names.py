@@ -282,8 +282,8 @@ NAMES: dict[str, Names] = {
             "minibatch; they get a mapping from the script's keys to `feedline.Value`",
             "Trainer.model": "the `torch.nn.Module`",
             "Trainer.print_node_timing": "refused: use torch.profiler",
-            "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's random generators "
-            "go on from there too",
+            "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's "
+            "random generators go on from there too",
             "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner of rate 0 "
             "counts what others learn from (CNTK: its clock stands still)",
         },
