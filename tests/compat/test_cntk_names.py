@@ -75,8 +75,9 @@ def test_everything_public_stands_in_the_table(name):
     missing = set(module.__all__) - known
     for top in module.__all__:
         item = getattr(module, top)
-        # The top level repeats classes of its modules.
-        if inspect.isclass(item) and name != "cntk" and item.__module__.startswith("feedline." + name):
+        # Packages repeat classes of their modules.
+        own = f"feedline.{name}"
+        if inspect.isclass(item) and (item.__module__ == own or item.__module__.startswith(f"{own}._")):
             missing |= {f"{top}.{member}" for member in members(item)} - known
     assert missing == set()
     assert {entry for entry in there(names) if "." not in entry} <= set(module.__all__)
@@ -113,6 +114,20 @@ def test_installed_under_the_old_name(facade):
         from cntk import layers  # noqa: F401
     C.install()
     assert sum(type(finder).__name__ == "Alias" for finder in sys.meta_path) == 1
+
+
+def test_a_function_keeps_the_name_that_it_shares_with_its_module(facade):
+    """`cntk.train.training_session` is a function, in whatever way scripts come by it."""
+    import cntk
+    import cntk.train.training_session
+
+    assert inspect.isfunction(cntk.train.training_session)
+    assert cntk.train.training_session is cntk.training_session is C.training_session
+    namespace = {}
+    exec("from cntk.train.training_session import *\nfrom cntk import *", namespace)
+    assert namespace["CheckpointConfig"] is C.train.CheckpointConfig
+    assert namespace["training_session"] is C.training_session
+    assert namespace["sgd"] is C.learners.sgd
 
 
 def test_another_cntk_is_not_replaced(monkeypatch):
