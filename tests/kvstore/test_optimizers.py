@@ -202,7 +202,7 @@ def test_the_file_is_safetensors_and_json(tmp_path):
     trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     with safe_open(tmp_path / "s", "pt") as file:
         assert list(file.keys()) == ["0.momentum"]
-        about = json.loads(json.loads(file.metadata()["feedline"])["state"])
+        about = json.loads(file.metadata()["state"])
     assert (about["optimizer"], about["keys"], about["counts"]) == ("momentum", ["w"], [1])
 
 
