@@ -46,6 +46,13 @@ class Task:
         time.sleep(seconds)
         return value
 
+    def hold(self, began, until, value=None):
+        """Say so, and wait; both are files."""
+        open(began, "w").close()
+        while not os.path.exists(until):
+            time.sleep(0.005)
+        return value
+
     def fail(self, error, *args):
         raise error(*args)
 
@@ -120,6 +127,24 @@ class Staged(Task):
 
     def seconds(self):
         return {"reading": self.spent, "collating": 2 * self.spent}
+
+
+class Gate:
+    """Units that run until they are let go."""
+
+    def __init__(self, folder):
+        self._folder, self._units, self._open = folder, 0, folder / "open"
+
+    def unit(self, value=None):
+        self._units += 1
+        return ("hold", str(self._folder / str(self._units)), str(self._open), value)
+
+    def held(self):
+        """Wait until all run."""
+        assert eventually(lambda: all((self._folder / str(i + 1)).exists() for i in range(self._units)))
+
+    def let_go(self):
+        self._open.touch()
 
 
 def segments() -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from feedline.errors import DataError, WorkerError
-from feedline.feed.workers import Pool, crew
+from feedline.feed.workers import Pool, member
 from feedline.feed.workers.failure import Failure
 from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, results
 
@@ -284,7 +284,7 @@ def test_interrupts_lose_no_result(interrupts, worker):
 @pytest.mark.parametrize("worker", [None, 0])
 def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker):
     """What an interrupt that cannot be put off does; the workers are replaced then."""
-    loads, rng, raised = crew.pickle.loads, random.Random(5), 0
+    loads, rng, raised = member.pickle.loads, random.Random(5), 0
 
     def disturbed(text):
         if rng.random() < 0.1:
@@ -293,7 +293,7 @@ def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker
 
     with Pool(Task(), 2) as pool:
         results(pool, [("echo", 0)] * 4)
-        monkeypatch.setattr(crew, "pickle", types.SimpleNamespace(loads=disturbed, dumps=crew.pickle.dumps))
+        monkeypatch.setattr(member, "pickle", types.SimpleNamespace(loads=disturbed))
         kept = []
         tickets = [pool.submit(("fill", i, (40, 40)), worker) for i in range(100)]
         for ticket in tickets:
@@ -312,9 +312,9 @@ def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker
 # ---- forks
 
 
-def test_a_forked_copy_is_inert(pool):
+def test_a_forked_copy_is_inert(pool, gate):
     kept = pool.result(pool.submit(("fill", 3)))
-    ticket = pool.submit(("sleep", 0.3, "mine"))
+    ticket = pool.submit(gate.unit("mine"))
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -333,22 +333,22 @@ def test_a_forked_copy_is_inert(pool):
     assert status == 0
     assert os.read(reading, 4096).count(b"belongs to process") == 2
     os.close(reading), os.close(writing)
+    gate.let_go()
     assert pool.result(ticket) == "mine"
     assert all(map(alive, pool.pids))
 
 
-def test_closing_waits_for_a_running_unit_then_kills(tmp_path):
-    note = tmp_path / "note"
-    pool = Pool(Task(), 1)
-    pool.submit(("evaluate", f"[time.sleep(0.5), open({str(note)!r}, 'w').close()]"))
-    assert eventually(lambda: pool._crew._workers[0].control.running is not None)
-    pool.close()
-    assert note.exists()
+def test_closing_waits_for_a_running_unit_then_kills(gate, tmp_path):
+    code = f"[open({str(tmp_path / 'began')!r}, 'w'), time.sleep(0.5), open({str(tmp_path / 'done')!r}, 'w')] and 0"
+    with Pool(Task(), 1) as pool:
+        pool.submit(("evaluate", code))
+        assert eventually((tmp_path / "began").exists)
+    assert (tmp_path / "done").exists()
 
-    pool = Pool(Task(), 1)
-    pids = pool.pids
-    pool.submit(("sleep", 1000))
-    assert eventually(lambda: pool._crew._workers[0].control.running is not None)
-    pool._crew.close(0.1)
-    assert not any(map(alive, pids))
-    pool._closed = True
+    with Pool(Task(), 1) as pool:
+        pids = pool.pids
+        pool.submit(gate.unit())
+        gate.held()
+        pool._crew.close(0.1)
+        assert not any(map(alive, pids))
+        pool._closed = True
