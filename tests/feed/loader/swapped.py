@@ -6,6 +6,7 @@ right, ours prove the swap.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -139,6 +140,13 @@ class Whole(IterableDataset):
 
     def __iter__(self):
         return iter(range(self.n))
+
+
+class Endless(IterableDataset):
+    """0, 1, … in every worker."""
+
+    def __iter__(self):
+        return itertools.count()
 
 
 def pid_of(index) -> int:
