@@ -89,7 +89,9 @@ def test_without_batching_samples_come_one_by_one(Loader, workers):
 @workers
 def test_without_batching_arrays_become_tensors(Loader, workers):
     loader = Loader(Function(array_and_text, 2), batch_size=None, num_workers=workers)
-    for index, (array, text) in enumerate(loader):
+    samples = list(loader)
+    assert len(samples) == 2
+    for index, (array, text) in enumerate(samples):
         assert torch.equal(array, torch.full((3,), index, dtype=torch.float32))
         assert text == f"text {index}"
 

@@ -35,8 +35,11 @@ def test_tensor_dataset_shuffled(Loader, workers):
 def test_tensor_dataset_gives_copies(Loader, workers):
     """What a loop writes into a batch is not in the data."""
     x = torch.zeros(6, 2)
+    written = 0
     for (batch,) in Loader(TensorDataset(x), batch_size=2, num_workers=workers):
         batch += 1
+        written += 1
+    assert written == 3
     assert torch.equal(x, torch.zeros(6, 2))
 
 

@@ -97,6 +97,7 @@ def test_dropped_in_the_middle_nobody_lives_on(Loader, persistent, read):
 def test_read_to_the_end_nobody_lives_on(Loader):
     loader = Loader(Function(pid_of, 6), num_workers=2)
     pids = set(flat(loader))
+    assert pids
     del loader
     gc.collect()
     assert wait_until(lambda: not any(map(alive, pids)))

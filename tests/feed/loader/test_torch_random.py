@@ -49,7 +49,8 @@ def test_a_generator_leaves_the_global_one_alone(Loader, workers):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    epochs(shuffled(Loader, workers, generator=torch.Generator().manual_seed(1)))
+    read = epochs(shuffled(Loader, workers, generator=torch.Generator().manual_seed(1)))
+    assert [len(epoch) for epoch in read] == [40, 40]
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -78,5 +79,5 @@ def test_shuffling_leaves_numpy_and_random_alone(Loader, workers):
     np.random.seed(1)
     random.seed(1)
     data = Function(draw, 6) if workers else Numbers(6)
-    list(Loader(data, shuffle=True, num_workers=workers))
+    assert len(list(Loader(data, shuffle=True, num_workers=workers))) == 6
     assert (np.random.random(), random.random()) == expected
