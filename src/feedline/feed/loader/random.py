@@ -202,7 +202,9 @@ class Seeding:
     def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
         self._seed, self._restore = seed, restore
         self._all: list[_Global] = [_Python(), _Numpy() if _numpy_is_known() else _NumpyByState()]
-        torch = importlib.import_module("feedline.interop.torch_loading") if "torch" in sys.modules else None
+        torch = (
+            importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
+        )
         self._own = torch.own_generator if torch is not None and threads else None
         if torch is not None and not threads:
             self._all.append(torch.GlobalGenerator())
@@ -295,7 +297,7 @@ def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         importlib.import_module("feedline.interop.torch_loading").GlobalGenerator().seed(number)
 
 
