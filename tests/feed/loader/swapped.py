@@ -26,6 +26,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 TORCH = torch.utils.data.DataLoader
+# torch waits 5 s for each worker of a loop that failed, and workers look as rarely for a parent that has gone.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.3
+
 OURS = getattr(feedline, "DataLoader", None)
 
 both = pytest.mark.parametrize(
