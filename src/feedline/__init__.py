@@ -34,6 +34,7 @@ from feedline.feed.formats.join import Join
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.user import UserDeserializer
+from feedline.feed.loader import DataLoader, sample_rng
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
@@ -48,6 +49,8 @@ register_exporter("jax", "feedline.interop.jax:export")
 
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",
+    "DataLoader",
+    "sample_rng",
     "Window",
     "PlannedMinibatch",
     "Map",
