@@ -60,7 +60,10 @@ class CorpusBatches:
         layout: of sequences of several samples.
         threads: chunks read at a time.
         collate: a ``collate_fn`` over the sequences of a batch; the default one is not called.
-        quarantine: further arguments for the source, of unreadable sequences.
+        errors: arguments of the source about unreadable sequences.
+
+    Attributes:
+        items: sequences of a sweep.
     """
 
     def __init__(
@@ -77,12 +80,18 @@ class CorpusBatches:
         collate: Callable[[Any], Any],
         errors: Mapping[str, Any],
     ) -> None:
+        if not corpus.sized:
+            raise ValueError(
+                "expected a corpus that tells the sizes of its chunks before they are read; implement chunk_info, "
+                "convert it to a store, or use a MinibatchSource"
+            )
         if samples is None:
             corpus = _OneEach(corpus)
         self._corpus, self._seed, self._shuffle, self._share = corpus, seed, shuffle, share
         self._size: int = samples if samples is not None else size or 1
         self._counts_items = samples is None
         self._layout, self._threads, self._errors = layout, threads, errors
+        self.items = sum(info.sequences for info in corpus.chunks())
         self._collate = None if collating.known(collate) is not None else collate
 
     def _source(self, sweep: int) -> MinibatchSource:
@@ -103,14 +112,12 @@ class CorpusBatches:
 
     def batches(self, sweep: int, drop_last: bool) -> int:
         """Batches of a sweep."""
-        source = self._source(sweep)
         size = self._size * self._share()[1]
         if self._counts_items:
-            n = source.num_sequences
-            return n // size if drop_last else -(-n // size)
+            return self.items // size if drop_last else -(-self.items // size)
         last = None
         count = 0
-        for last in source.plan(size, start=Position(sweep)):
+        for last in self._source(sweep).plan(size, start=Position(sweep)):
             count += 1
         return count - (drop_last and last is not None and last.global_samples < size)
 
@@ -136,7 +143,7 @@ class CorpusSupply:
         drop_last: bool,
         made: Callable[[Minibatch], Any],
     ) -> None:
-        self._source, self._size, self._share = source, size, share
+        self._source, self._size, self._share, self._items = source, size, share, source.num_sequences
         self._drop_last, self._made = drop_last, made
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -148,8 +155,7 @@ class CorpusSupply:
         if not minibatch or (self._drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
         after, stats = source.position, source.stats()
-        # The end of a sweep is place 0 of the next; the loader puts that itself when the sweep is used up.
-        stop = after.ordinal if after.sweep == before.sweep else before.ordinal + max(minibatch.global_samples, 1)
+        stop = after.ordinal if after.sweep == before.sweep else self._items
         planned = Planned(before.sweep, before.ordinal, stop, None, None)
         reading = max(stats.read_seconds - read, stats.wait_seconds - waited)
         return planned, Fetched(self._made(minibatch), minibatch.num_sequences, [], reading, 0.0)
@@ -162,11 +168,6 @@ class _OneEach(Deserializer):
     """A corpus whose sequences count one each, however long they are."""
 
     def __init__(self, corpus: Deserializer) -> None:
-        if not corpus.sized:
-            raise ValueError(
-                "expected a corpus that tells the sizes of its chunks before they are read; implement chunk_info, "
-                "convert it to a store, or give batch_samples instead of batch_size"
-            )
         self._corpus = corpus
         self.schema, self.random_access, self.name = corpus.schema, corpus.random_access, corpus.name
 

@@ -172,6 +172,8 @@ class DataLoader:
         self.collate_fn: Callable[[Any], Any] = default if collate_fn is None else collate_fn
         self.sampler, self.batch_sampler = self._samplers(sampler, batch_sampler, batched)
 
+        if num_workers and self._kind() == "process":
+            arguments.warn_of_many(num_workers)
         self._next_sweep = 0
         self._resume: Place | None = None
         self._progress: _Progress | None = None
@@ -201,7 +203,7 @@ class DataLoader:
         self._context = arguments.start_method(context, self.num_workers)
 
     def _samplers(self, sampler: Any, batch_sampler: Any, batched: bool) -> tuple[Any, Any]:
-        own = ItemSampler(self._upcoming)
+        own = ItemSampler(weakref.WeakMethod(self._upcoming))
         if batch_sampler is not None:
             return own, batch_sampler
         if not batched:
@@ -210,7 +212,7 @@ class DataLoader:
             return sampler, BatchSampler(sampler, self.batch_size or 1, self.drop_last, None)
         if self._iterable or self._corpus:
             return own, BatchSampler(own, self.batch_size or 1, self.drop_last, None)
-        return own, BatchSampler(own, self.batch_size or 1, self.drop_last, self._upcoming_batches)
+        return own, BatchSampler(own, self.batch_size or 1, self.drop_last, weakref.WeakMethod(self._upcoming_batches))
 
     def _upcoming(self) -> tuple[Order, int]:
         """Order and sweep of the next iterator."""
@@ -252,7 +254,7 @@ class DataLoader:
         place = self._resume or Place(self._next_sweep)
         share = self._shared()
         self._check_length()
-        progress = _Progress(place)
+        progress = _Progress(place, self._places())
         before = self._resume, self._progress, self._next_sweep
         self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
         try:
@@ -332,8 +334,6 @@ class DataLoader:
     def _pool_of(self, task: Callable[[], Any]) -> Pool:
         if self._pool is None:
             kind = self._kind()
-            if kind == "process":
-                arguments.warn_of_many(self.num_workers)
             depth = MOST_AHEAD if self._grows else max(self.prefetch_factor or 1, 1)
             self._pool = Pool(
                 task(),
@@ -433,6 +433,11 @@ class DataLoader:
         """Process ids of the workers; none before the first ``iter``, or without processes."""
         return list(self._pool.pids) if self._pool is not None and self._kind() == "process" else []
 
+    def _places(self) -> int | None:
+        if self._corpus:
+            return self._corpus_source().items
+        return None if self._order is None else self._order.length
+
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -501,14 +506,15 @@ class DataLoader:
 class _Progress:
     """How far an iterator has delivered; the loader keeps the newest one's when the iterator is gone."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, end: int | None) -> None:
+        """``end``: places of the sweep, where that is known."""
+        self.sweep, self.place, self._end = place.sweep, place, end
 
     def passed(self, planned: Planned) -> None:
         """A batch was delivered."""
         place = self.place
         if planned.start == place.start and not place.done:
-            self.place = Place(place.sweep, planned.stop, (), planned.memo)
+            self._stand(planned.stop, (), planned.memo)
             return
         start, done = place.start, []
         for a, b in sorted((*place.done, (planned.start, planned.stop))):
@@ -518,7 +524,16 @@ class _Progress:
                 done[-1] = (done[-1][0], max(b, done[-1][1]))
             else:
                 done.append((a, b))
-        self.place = Place(place.sweep, start, tuple(done), planned.memo)
+        self._stand(start, tuple(done), planned.memo)
+
+    def _stand(self, start: int, done: tuple[tuple[int, int], ...], memo: Any) -> None:
+        # What follows the last item of a sweep is the first of the next.
+        over = start == self._end
+        self.place = Place(self.sweep + 1) if over else Place(self.sweep, start, done, memo)
+
+    def end(self, memo: Any) -> None:
+        """The sweep is used up."""
+        self.place = Place(self.sweep + 1, memo=memo)
 
 
 class LoaderIterator:
@@ -529,6 +544,7 @@ class LoaderIterator:
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
+        self._told = loader._told_length
         torch = collating.torch_side()
         self._pin = bool(loader.pin_memory) and torch is not None and torch.pins(loader.pin_memory_device)
         self._transfer = None
@@ -543,6 +559,8 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
+        if self._loader._iterable:
+            raise TypeError("an iterator over an IterableDataset has no length; len(loader) says what the dataset does")
         return len(self._loader)
 
     def __next__(self) -> Any:
@@ -633,15 +651,14 @@ class LoaderIterator:
             self._loader._stats.skipped += 1
 
     def _check_told(self) -> None:
-        told = self._loader._told_length
-        if told is not None and self._yielded > told:
-            _warn_of_length(self._loader, told, self._yielded)
+        if self._told is not None and self._yielded > self._told:
+            _warn_of_length(self._loader, self._told, self._yielded)
 
     def _end(self) -> None:
         self._ended = True
         loader, progress = self._loader, self._progress
         memo = sampling.after(loader._user_sampler) if loader._user_sampler is not None else None
-        progress.place = Place(progress.place.sweep + 1, memo=memo)
+        progress.end(memo)
         supply = self._supply
         if isinstance(supply, Pooled) and loader._progress is progress:
             loader._drop_ahead()

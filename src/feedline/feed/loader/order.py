@@ -10,7 +10,8 @@ Costs: up to 2^20 items 4 bytes each for the sweep in use, beyond that nothing; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import SEGMENT
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 # Level of the key, after those of orders and transforms: what it draws are the places of a weighted sweep.
 DRAWS = 3
@@ -281,16 +283,20 @@ def _without(
 
 
 class ItemSampler:
-    """The indices of the sweep that the next ``iter(loader)`` reads; `DataLoader.sampler` where none was given."""
+    """The indices of the sweep that the next ``iter(loader)`` reads; `DataLoader.sampler` where none was given.
 
-    def __init__(self, upcoming: Callable[[], tuple[Order, int]]) -> None:
+    Args:
+        upcoming: refers weakly to what gives order and sweep: a loader goes, and its workers, with its last user.
+    """
+
+    def __init__(self, upcoming: Callable[[], Callable[[], tuple[Order, int]] | None]) -> None:
         self._upcoming = upcoming
 
     def __len__(self) -> int:
-        return self._upcoming()[0].length
+        return _of(self._upcoming)()[0].length
 
     def __iter__(self) -> Iterator[int]:
-        order, sweep = self._upcoming()
+        order, sweep = _of(self._upcoming)()
         for a in range(0, order.length, SEGMENT):
             yield from order.take(sweep, a, min(a + SEGMENT, order.length)).tolist()
 
@@ -302,28 +308,40 @@ class BatchSampler:
         sampler: yields indices.
         batch_size: indices of a batch.
         drop_last: whether a shorter last batch is left out.
+
+    Args:
+        upcoming: refers weakly to what gives the batches and their number; None: ``sampler`` is the user's.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, plan: Callable[[], tuple[Iterator[Planned], int]] | None) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        batch_size: int,
+        drop_last: bool,
+        upcoming: Callable[[], Callable[[], tuple[Iterator[Planned], int]] | None] | None,
+    ) -> None:
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
-        self._plan = plan
+        self._upcoming = upcoming
 
     def __len__(self) -> int:
-        if self._plan is not None:
-            return self._plan()[1]
+        if self._upcoming is not None:
+            return _of(self._upcoming)()[1]
         n = len(self.sampler)
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        if self._plan is not None:
-            for planned in self._plan()[0]:
+        if self._upcoming is not None:
+            for planned in _of(self._upcoming)()[0]:
                 yield planned.indices.tolist()
             return
-        batch = []
-        for index in self.sampler:
-            batch.append(index)
-            if len(batch) == self.batch_size:
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
+
+
+def _of(reference: Callable[[], T | None]) -> T:
+    found = reference()
+    if found is None:
+        raise ReferenceError("expected the DataLoader of this sampler to be in use still, got one that is gone")
+    return found

@@ -173,5 +173,7 @@ def size_of(tree: Any) -> int:
         return sum(size_of(value) for value in tree.values())
     if isinstance(tree, (list, tuple)):
         return sum(size_of(value) for value in tree)
-    size = getattr(tree, "nbytes", 0)
-    return size if isinstance(size, int) else 0
+    try:
+        return int(tree.nbytes)
+    except (AttributeError, RuntimeError, TypeError):  # torch has no figure for sparse tensors
+        return 0
