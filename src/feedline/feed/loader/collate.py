@@ -66,6 +66,10 @@ def _collate(samples: Sequence[Any], torch: ModuleType | None) -> Any:
     kind = type(first)
     if kind is np.ndarray:
         stacked = _stack(samples, torch)
+    elif kind is tuple:
+        if len(set(map(len, samples))) > 1:
+            raise _uneven(samples)
+        return [_collate(column, torch) for column in zip(*samples, strict=True)]
     elif torch is not None and kind is torch.Tensor:
         stacked = torch.stack(samples, empty)
     elif kind in _NUMBERS or isinstance(first, np.generic):
@@ -77,12 +81,8 @@ def _collate(samples: Sequence[Any], torch: ModuleType | None) -> Any:
     elif isinstance(first, tuple) and hasattr(first, "_fields"):
         return kind(*(_collate(column, torch) for column in zip(*samples, strict=False)))
     elif isinstance(first, Sequence) and not isinstance(first, (str, bytes)):
-        width = len(first)
-        if any(len(sample) != width for sample in samples):
-            raise RuntimeError(
-                f"expected sequences of equal size in all samples of a batch (each element in list of batch should be "
-                f"of equal size), got {sorted({len(sample) for sample in samples})}; pass a collate_fn"
-            )
+        if len(set(map(len, samples))) > 1:
+            raise _uneven(samples)
         return _sequence(first, [_collate(column, torch) for column in zip(*samples, strict=False)])
     else:
         stacked = None
@@ -91,14 +91,22 @@ def _collate(samples: Sequence[Any], torch: ModuleType | None) -> Any:
     return torch.default_collate(samples) if torch is not None else _refused(samples)
 
 
+def _uneven(samples: Sequence[Any]) -> RuntimeError:
+    return RuntimeError(
+        "expected sequences of equal size in all samples of a batch (each element in list of batch should be of equal "
+        f"size), got {sorted(set(map(len, samples)))}; pass a collate_fn"
+    )
+
+
 def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
     first = arrays[0]
     shape, dtype, n = first.shape, first.dtype, len(arrays)
     if (torch is not None and dtype not in torch.DTYPES) or dtype.kind not in _KINDS and torch is None:
         return None
-    for array in arrays:
-        if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
-            return None
+    if len(set(map(type, arrays))) > 1 or [array.shape for array in arrays].count(shape) < n:
+        return None
+    if [array.dtype for array in arrays].count(dtype) < n:
+        return None
     out = empty((n, *shape), dtype)
     if first.ndim and shape[0]:
         np.concatenate(arrays, out=out.reshape(n * shape[0], *shape[1:]))  # three times faster than np.stack
@@ -111,7 +119,7 @@ _NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
 def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> Any:
-    if any(type(number) is not kind for number in numbers):
+    if len(set(map(type, numbers))) > 1:
         return None
     dtype = np.dtype(_NUMBERS.get(kind, kind))
     if (torch is not None and dtype not in torch.DTYPES) or dtype.kind not in _KINDS:

@@ -136,9 +136,13 @@ class Fetch:
         add = samples.append
         if not self._skip:
             try:
-                for key, index in zip(keys, indices, strict=True):
-                    at(key)
-                    add(dataset[index])
+                if at.many(keys, samples):
+                    for index in indices:
+                        add(dataset[index])
+                else:
+                    for key, index in zip(keys, indices, strict=True):
+                        at(key)
+                        add(dataset[index])
             except StopIteration as error:
                 raise _no_end(error) from error
             return samples

@@ -22,7 +22,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -39,11 +39,24 @@ _MT_WORDS = 624
 
 
 class _Place(threading.local):
-    """Which sample this thread is making; ``words`` is None outside of any."""
+    """Which sample this thread is making; ``words`` is None outside of any.
+
+    Its key is told, or looked up when it is wanted: ``keys`` of all samples of a batch, at the number of those made.
+    """
 
     words: tuple[int, int, int] | None = None  # seed, sweep, level
+    keys: Any = None
+    samples: Any = None
     key = 0
     made: tuple[Any, int, np.random.Generator] | None = None
+
+    def current(self) -> int:
+        """The key of the moment."""
+        return self.key if self.keys is None else self.keys[len(self.samples)]
+
+    def leave(self) -> None:
+        """No sample is being made."""
+        self.words = self.keys = self.samples = self.made = None
 
 
 _place = _Place()
@@ -59,13 +72,13 @@ def sample_rng() -> np.random.Generator:
     Raises:
         RuntimeError: no `DataLoader` is making a sample in this thread.
     """
-    words, key = _place.words, _place.key
+    words = _place.words
     if words is None:
         raise RuntimeError(
             "expected to be called while a DataLoader makes a sample (in __getitem__, __getitems__ or collate_fn); "
             "elsewhere make a generator of your own: np.random.default_rng(seed)"
         )
-    made = _place.made
+    key, made = _place.current(), _place.made
     if made is None or made[0] is not words or made[1] != key:
         bits = np.random.Philox(key=_native.hash_key([*words, key, 1]))
         made = _place.made = (words, key, np.random.Generator(bits))
@@ -201,6 +214,18 @@ class Seeding:
 
         ``work`` may be called twice, see the module.
         """
+        if not self._seeded and self._gate is None:
+            # The way of most batches: look before and after, nothing else.
+            before = [g.mark() for g in self._all]
+            try:
+                result = work(_Names(self._seed, sweep))
+            except Exception as raised:
+                return self._after(sweep, work, before, raised, None)
+            finally:
+                _place.leave()
+            if [g.mark() for g in self._all] == before:
+                return result
+            return self._after(sweep, work, before, None, result)
         if self._gate is None:
             done, result = self._attempt(sweep, work)
         else:
@@ -213,6 +238,25 @@ class Seeding:
                     done, result = self._attempt(sweep, work)
                     return result if done else self._attempt(sweep, work)[1]
         return result if done else self._attempt(sweep, work)[1]
+
+    def _after(
+        self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any
+    ) -> T:
+        """What follows a pass without seeds: once more with them if it drew, else what came of it."""
+        if not self._drawn(self._all, before):
+            if error is not None:
+                raise error
+            return cast(T, result)
+        return cast(T, self._attempt(sweep, work)[1])
+
+    def _drawn(self, idle: list[_Global], before: list[Any]) -> bool:
+        """Whether generators that are not seeded were drawn from; they are put back, and seeded from now on."""
+        drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.mark() != mark]
+        for g, mark in drawn:
+            g.restore(mark)
+        found = [g for g, _ in drawn]
+        self._seeded = [g for g in self._all if g in self._seeded or g in found]
+        return bool(drawn)
 
     def _attempt(self, sweep: int, work: Callable[[At], T]) -> tuple[bool, Any]:
         """(whether all that was drawn was seeded, what ``work`` gave)."""
@@ -229,21 +273,18 @@ class Seeding:
             except Exception as raised:  # it may come of numbers that were not seeded
                 error = raised
             finally:
-                _place.words = _place.made = None
+                _place.leave()
             if trial:
                 at.look()
                 self._used |= at.used
                 self._trial -= 1
                 if self._trial == 0:
                     self._seeded = [g for i, g in enumerate(self._all) if i in self._used]
-            drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.mark() != mark]
+            again = bool(idle) and self._drawn(idle, before)
         finally:
             for g, mark in kept:
                 g.restore(mark)
-        if drawn:
-            for g, mark in drawn:
-                g.restore(mark)
-            self._seeded = [g for g in self._all if g in seeded or any(g is other for other, _ in drawn)]
+        if again:
             return False, None
         if error is not None:
             raise error
@@ -265,6 +306,9 @@ class At(Protocol):
 
     def __call__(self, key: int, level: int = ITEM) -> None: ...
 
+    def many(self, keys: Any, samples: list[Any]) -> bool:
+        """Whether that is all that need be said of the items of a batch, whose samples are appended one by one."""
+
     def look(self) -> None: ...
 
 
@@ -274,10 +318,17 @@ class _Names:
     used: set[int] = frozenset()  # type: ignore[assignment]
 
     def __init__(self, seed: int, sweep: int) -> None:
-        self._words = {level: (seed, sweep, level) for level in (ITEM, BATCH, COLLATE, SAMPLER)}
+        self._seed, self._sweep, self._level = seed, sweep, 0
 
     def __call__(self, key: int, level: int = ITEM) -> None:
-        _place.words, _place.key, _place.made = self._words[level], key, None
+        if level != self._level:
+            self._level, _place.words = level, (self._seed, self._sweep, level)
+        _place.key, _place.keys, _place.made = key, None, None
+
+    def many(self, keys: Any, samples: list[Any]) -> bool:
+        """See `At.many`."""
+        _place.words, _place.keys, _place.samples = (self._seed, self._sweep, ITEM), keys, samples
+        return True
 
     def look(self) -> None:
         """Nothing is seeded."""
@@ -294,13 +345,17 @@ class _Seeds(_Names):
 
     def __call__(self, key: int, level: int = ITEM) -> None:
         super().__call__(key, level)
-        number = _native.hash_key([*self._words[level], key])
+        number = _native.hash_key([self._seed, self._sweep, level, key])
         if self._trial:
             self.look()
         for g in self._generators:
             g.seed(number)
         if self._trial:
             self._after = [g.words() for g in self._generators]
+
+    def many(self, keys: Any, samples: list[Any]) -> bool:
+        """Each is seeded."""
+        return False
 
     def look(self) -> None:
         """Note what was drawn from since the last seeding."""
@@ -312,7 +367,7 @@ class _Seeds(_Names):
 def _number() -> int:
     """What seeds a thread's own generator for the sample it is making."""
     assert _place.words is not None
-    return _native.hash_key([*_place.words, _place.key])
+    return _native.hash_key([*_place.words, _place.current()])
 
 
 class _Gate:
