@@ -3,6 +3,11 @@
 The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from feedline.data import (
     Chunk,
     Minibatch,
@@ -34,7 +39,6 @@ from feedline.feed.formats.join import Join
 from feedline.feed.formats.parquet import ParquetDeserializer
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.user import UserDeserializer
-from feedline.feed.loader import DataLoader, sample_rng
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo, Deserializer, Feed
 from feedline.feed.source import MinibatchSource
@@ -42,10 +46,28 @@ from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
 from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
 
+if TYPE_CHECKING:
+    from feedline.feed.loader import DataLoader, sample_rng
+
 __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+
+# Names whose modules take long to import, and are not needed by everybody.
+_LATER = {"DataLoader": "feedline.feed.loader", "sample_rng": "feedline.feed.loader"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",

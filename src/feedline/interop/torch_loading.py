@@ -15,12 +15,12 @@ import numpy as np
 import torch
 import torch.utils.data
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import IterableDataset, StackDataset, Subset, TensorDataset
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
 from torch.utils.data._utils.pin_memory import pin_memory
 
-__all__ = ["IterableDataset", "Subset", "TensorDataset", "pin_memory"]
+__all__ = ["IterableDataset", "StackDataset", "Subset", "TensorDataset", "pin_memory"]
 
 default_collate = torch.utils.data.default_collate
 default_convert = torch.utils.data.default_convert
@@ -50,7 +50,7 @@ _NUMPY = {dtype: name for name, dtype in DTYPES.items()}
 
 def collates_as_usual() -> bool:
     """Whether nobody has registered another way to collate."""
-    return bool(_COLLATE_MAP == collation.default_collate_fn_map)
+    return bool(collation.default_collate_fn_map == _COLLATE_MAP)
 
 
 def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
@@ -89,10 +89,12 @@ class GlobalGenerator:
         torch.default_generator.manual_seed(number)
 
 
-_FACTORIES = (torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli)
-_FACTORIES += (torch.multinomial, torch.poisson)
+_FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")
 _IN_PLACE = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "cauchy_")
-_RANDOM = frozenset(_FACTORIES) | {getattr(torch.Tensor, name) for name in (*_IN_PLACE, "bernoulli", "multinomial")}
+_RANDOM = frozenset(
+    [getattr(torch, name) for name in _FACTORIES]
+    + [getattr(torch.Tensor, name) for name in (*_IN_PLACE, "bernoulli", "multinomial")]
+)
 
 
 class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
@@ -107,7 +109,8 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
 
     def __init__(self, number: Callable[[], int]) -> None:
         super().__init__()
-        self._number, self._seeded = number, None
+        self._number = number
+        self._seeded: int | None = None
         self._generator: Any = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,7 +190,7 @@ class Transfer:
     def start(self, batch: Any) -> tuple[Any, Any]:
         """The batch on the device, perhaps still being copied, and what `finish` needs."""
         if self._stream is None:
-            return _moved(batch, lambda t: t.to(self.device)), None
+            return _moved(batch, lambda tensor: tensor.to(self.device), self._other), None
         held: list[Any] = []
 
         def move(tensor: Any) -> Any:
@@ -196,7 +199,7 @@ class Transfer:
             return source.to(self.device, non_blocking=True)
 
         with torch.cuda.stream(self._stream):
-            moved = _moved(batch, move)
+            moved = _moved(batch, move, self._other)
             event = torch.cuda.Event()
             event.record(self._stream)
         return moved, (event, held)
@@ -214,28 +217,30 @@ class Transfer:
                     tensor.record_stream(current)
                 return tensor
 
-            _moved(batch, record)
+            _moved(batch, record, lambda other: other)
         return batch
 
+    def _other(self, value: Any) -> Any:
+        """A batch type of one's own moves itself, if it can."""
+        return value.to(self.device) if callable(getattr(value, "to", None)) else value
 
-def _moved(tree: Any, move: Callable[[Any], Any]) -> Any:
+
+def _moved(tree: Any, move: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Tensor):
         return move(tree)
     if isinstance(tree, np.ndarray) and tree.dtype in DTYPES:
         return move(from_numpy(np.ascontiguousarray(tree)))
     if isinstance(tree, Mapping):
-        moved = {key: _moved(value, move) for key, value in tree.items()}
+        moved = {key: _moved(value, move, other) for key, value in tree.items()}
         with contextlib.suppress(TypeError):
             return type(tree)(moved)  # type: ignore[call-arg]
         return moved
     if isinstance(tree, tuple):
-        parts = [_moved(value, move) for value in tree]
+        parts = [_moved(value, move, other) for value in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, list):
-        return [_moved(value, move) for value in tree]
-    if hasattr(tree, "to") and callable(tree.to):
-        return move(tree)
-    return tree
+        return [_moved(value, move, other) for value in tree]
+    return other(tree)
 
 
 def generator_state(generator: Any) -> str:

@@ -171,8 +171,8 @@ def warn_of_many(workers: int) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if cores is not None and workers > cores:
         warnings.warn(
-            f"{workers} worker processes were asked for and this process may use {cores} cores: more workers than cores "
-            "wait for each other",
+            f"{workers} worker processes were asked for and this process may use {cores} cores: more workers than "
+            "cores wait for each other",
             UserWarning,
             stacklevel=4,
         )

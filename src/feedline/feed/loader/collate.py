@@ -101,7 +101,7 @@ def _uneven(samples: Sequence[Any]) -> RuntimeError:
 def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
     first = arrays[0]
     shape, dtype, n = first.shape, first.dtype, len(arrays)
-    if (torch is not None and dtype not in torch.DTYPES) or dtype.kind not in _KINDS and torch is None:
+    if (torch is not None and dtype not in torch.DTYPES) or (dtype.kind not in _KINDS and torch is None):
         return None
     if len(set(map(type, arrays))) > 1 or [array.shape for array in arrays].count(shape) < n:
         return None

@@ -115,11 +115,8 @@ class CorpusBatches:
         size = self._size * self._share()[1]
         if self._counts_items:
             return self.items // size if drop_last else -(-self.items // size)
-        last = None
-        count = 0
-        for last in self._source(sweep).plan(size, start=Position(sweep)):
-            count += 1
-        return count - (drop_last and last is not None and last.global_samples < size)
+        sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
+        return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
     def supply(self, place: Place, drop_last: bool) -> CorpusSupply:
         """The batches of the rest of a sweep."""

@@ -77,6 +77,7 @@ class Fetch:
     ) -> None:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
         self._seed, self._init, self._where = seed, init, place
+        self._together: bool | None = None
         self._seeding: Seeding | None = None if place == "process" else self._made()
 
     def _made(self) -> Seeding:
@@ -123,11 +124,12 @@ class Fetch:
         indices = unit.indices
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
-        many = getattr(dataset, "__getitems__", None)
-        if many is not None and not self._skip and len(indices):
+        if self._together is None:
+            self._together = reads_together(dataset)
+        if self._together and not self._skip and len(indices):
             at(unit.place, BATCH)
             try:
-                return many(indices)
+                return dataset.__getitems__(indices)
             except StopIteration as error:
                 raise _no_end(error) from error
         keys = unit.keys
@@ -165,6 +167,21 @@ class Fetch:
             if isinstance(error, StopIteration):
                 raise _no_end(error) from error
             raise
+
+
+def reads_together(dataset: Any) -> bool:
+    """Whether a dataset reads a whole batch at once.
+
+    torch's `Subset` and `StackDataset` always say that they do; it is true where what they are made of does. Elsewhere
+    items are read one by one, so that each has random numbers of its own.
+    """
+    torch = collating.torch_side()
+    if torch is not None and type(dataset) is torch.Subset:
+        return reads_together(dataset.dataset)
+    if torch is not None and type(dataset) is torch.StackDataset:
+        parts = dataset.datasets
+        return any(map(reads_together, parts.values() if isinstance(parts, dict) else parts))
+    return callable(getattr(dataset, "__getitems__", None))
 
 
 def _no_end(error: StopIteration) -> RuntimeError:

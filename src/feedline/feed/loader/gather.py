@@ -151,7 +151,4 @@ def _columns(columns: list[Any], build: Callable[[list[Any]], Any]) -> Columns |
 
 
 # What collation takes without torch and with it.
-_DTYPES = frozenset(
-    np.dtype(name)
-    for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
-)
+_DTYPES = frozenset(np.dtype(name) for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"))

@@ -22,7 +22,6 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import WORKER, seed_process
 from feedline.feed.workers import Pool
 
-
 MOST_ITERATORS = 4  # of one loader that a worker keeps going
 
 

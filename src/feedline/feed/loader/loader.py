@@ -22,9 +22,9 @@ from feedline.errors import DataError, StateError
 from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetch, Fetched
-from feedline.feed.loader.gather import ColumnItems, Columns, columnar, columns_of
+from feedline.feed.loader.gather import ColumnItems, columnar, columns_of
 from feedline.feed.loader.iterable import IterableFetch, Turns
-from feedline.feed.loader.order import BatchSampler, Cut, ItemSampler, Items, Order, Planned, Weighted
+from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Weighted
 from feedline.feed.loader.state import Place
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.supply import MOST_AHEAD, Gathered, Here, Pooled, Supply
@@ -302,9 +302,7 @@ class DataLoader:
         if self._order is not None:
             return order.batches(self._order, self._cut(share), place.sweep, place.start, place.done)
         batches = self.batch_size is None and self.batch_sampler is not None
-        return sampling.sampled(
-            self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place
-        )
+        return sampling.sampled(self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place)
 
     def _turns(self, place: Place) -> Turns:
         kind = self._kind()
@@ -312,9 +310,7 @@ class DataLoader:
         def fetch() -> IterableFetch:
             collate = collating.known(self.collate_fn) or self.collate_fn
             size = self.batch_size
-            return IterableFetch(
-                self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind
-            )
+            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind)
 
         if kind == "here":
             return Turns(fetch(), None, place.sweep, place.memo, 1, True)
@@ -516,7 +512,8 @@ class _Progress:
         if planned.start == place.start and not place.done:
             self._stand(planned.stop, (), planned.memo)
             return
-        start, done = place.start, []
+        start = place.start
+        done: list[tuple[int, int]] = []
         for a, b in sorted((*place.done, (planned.start, planned.stop))):
             if a <= start:
                 start = max(start, b)

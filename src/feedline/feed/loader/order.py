@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -76,7 +76,7 @@ class Order(Protocol):
 class Items:
     """Each item once a sweep; shuffled, the order of a `MinibatchSource` over so many sequences in one chunk."""
 
-    name: ClassVar[str] = FeedlineOrder.name
+    name: str = FeedlineOrder.name
     replaces = False
 
     def __init__(self, length: int, seed: int, shuffle: bool) -> None:
@@ -111,7 +111,7 @@ class Weighted:
         seed: of the draws.
     """
 
-    name: ClassVar[str] = "weighted-1"
+    name = "weighted-1"
     replaces = True
 
     def __init__(self, weights: NDArray[np.float64], seed: int) -> None:
@@ -139,7 +139,7 @@ def _mixed(key: int, a: int, b: int) -> NDArray[np.float64]:
     z = np.uint64(key) + np.arange(a + 1, b + 1, dtype=np.uint64) * _GOLDEN
     z = (z ^ z >> np.uint64(30)) * _A
     z = (z ^ z >> np.uint64(27)) * _B
-    mixed: NDArray[np.float64] = ((z ^ z >> np.uint64(31)) >> np.uint64(11)) * 2.0**-53
+    mixed: NDArray[np.float64] = ((z ^ z >> np.uint64(31)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return mixed
 
 
@@ -259,8 +259,10 @@ def _fit(
     while True:
         b = min(start + look, n)
         ends = np.cumsum(lengths[ahead(start, b)])
-        fitting = int(np.searchsorted(ends, budget, side="right"))
+        fitting = int(np.searchsorted(ends, budget))
         if fitting < b - start or b == n:
+            # Full is full: items without samples behind the one that fills the budget are the next batch's.
+            fitting += fitting < b - start and int(ends[fitting]) == budget
             break
         look *= 4
     taken = max(fitting, 1)  # one item that alone is longer
@@ -271,9 +273,7 @@ def _fit(
     return start + taken, lo, hi, start + taken < n or samples >= budget
 
 
-def _without(
-    done: Sequence[tuple[int, int]], mine: Ints, first: int, keys: Ints | None
-) -> tuple[Ints, Any]:
+def _without(done: Sequence[tuple[int, int]], mine: Ints, first: int, keys: Ints | None) -> tuple[Ints, Any]:
     """A part without what was delivered already; keys become an array."""
     places = np.arange(first, first + len(mine))
     left = np.ones(len(mine), np.bool_)

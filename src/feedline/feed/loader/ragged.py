@@ -31,6 +31,11 @@ class Collate:
         self.layout = layout
 
     def __call__(self, samples: Sequence[Any]) -> Any:
+        """The batch of ``samples``.
+
+        Raises:
+            RuntimeError: sequences whose samples differ in shape or dtype.
+        """
         lengths = np.array([_length(sample) for sample in samples], np.int64)
         batch = self._tree(samples)
         torch = collating.torch_side()
@@ -51,8 +56,8 @@ class Collate:
         for array in arrays:
             if array.shape[1:] != arrays[0].shape[1:] or array.dtype != arrays[0].dtype:
                 raise RuntimeError(
-                    f"expected sequences of {arrays[0].dtype} samples of shape {arrays[0].shape[1:]}, got {array.dtype} "
-                    f"of {array.shape[1:]}"
+                    f"expected sequences of samples of {arrays[0].dtype} {arrays[0].shape[1:]}, "
+                    f"got {array.dtype} {array.shape[1:]}"
                 )
         rest, dtype = arrays[0].shape[1:], arrays[0].dtype
         sizes = [len(array) for array in arrays]

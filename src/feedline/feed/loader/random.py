@@ -30,6 +30,8 @@ from feedline import _native
 
 T = TypeVar("T")
 
+_numpy_random: Any = np.random  # whose types leave some functions out
+
 # Levels of the key, after those of orders, transforms and draws: whose random numbers these are.
 ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
@@ -141,7 +143,7 @@ class _Numpy:
         self._cached: tuple[int, float] = (0, 0.0)  # the second half of a pair of normal numbers
 
     def words(self) -> Any:
-        bits: Any = np.random.get_bit_generator()
+        bits: Any = _numpy_random.get_bit_generator()
         if type(bits) is not np.random.MT19937:
             return None  # somebody chose another one: it is theirs to seed
         return ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
@@ -164,7 +166,7 @@ class _Numpy:
             self._last, self._cached = raw, cached
 
     def seed(self, number: int) -> None:
-        if type(np.random.get_bit_generator()) is np.random.MT19937:
+        if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
             np.random.seed(number & 0xFFFFFFFF)
 
 
@@ -174,7 +176,7 @@ def _numpy_is_known() -> bool:
     bits.random_raw(3)
     state = bits.state["state"]
     raw = ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
-    return raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes()
+    return bool(raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes())
 
 
 class _NumpyByState(_Numpy):
@@ -200,7 +202,9 @@ class Seeding:
     def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
         self._seed, self._restore = seed, restore
         self._all: list[_Global] = [_Python(), _Numpy() if _numpy_is_known() else _NumpyByState()]
-        torch = importlib.import_module("feedline.interop.torch_loading") if "torch" in sys.modules else None
+        torch = (
+            importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
+        )
         self._own = torch.own_generator if torch is not None and threads else None
         if torch is not None and not threads:
             self._all.append(torch.GlobalGenerator())
@@ -236,12 +240,10 @@ class Seeding:
             if not done:
                 with self._gate.alone():
                     done, result = self._attempt(sweep, work)
-                    return result if done else self._attempt(sweep, work)[1]
-        return result if done else self._attempt(sweep, work)[1]
+                    return cast(T, result if done else self._attempt(sweep, work)[1])
+        return cast(T, result if done else self._attempt(sweep, work)[1])
 
-    def _after(
-        self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any
-    ) -> T:
+    def _after(self, sweep: int, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any) -> T:
         """What follows a pass without seeds: once more with them if it drew, else what came of it."""
         if not self._drawn(self._all, before):
             if error is not None:
@@ -295,7 +297,7 @@ def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         importlib.import_module("feedline.interop.torch_loading").GlobalGenerator().seed(number)
 
 
@@ -304,12 +306,14 @@ class At(Protocol):
 
     used: set[int]
 
-    def __call__(self, key: int, level: int = ITEM) -> None: ...
+    def __call__(self, key: int, level: int = ITEM) -> None:
+        """The code of sample ``key``."""
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Whether that is all that need be said of the items of a batch, whose samples are appended one by one."""
 
-    def look(self) -> None: ...
+    def look(self) -> None:
+        """No more follows."""
 
 
 class _Names:

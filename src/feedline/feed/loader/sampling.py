@@ -18,7 +18,9 @@ from feedline.feed.loader.random import SAMPLER, At, Seeding
 from feedline.feed.loader.state import Place
 
 
-def sampled(sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: Place) -> Iterator[Planned]:
+def sampled(
+    sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: Place
+) -> Iterator[Planned]:
     """The batches of a sampler from a place on.
 
     Args:

@@ -140,9 +140,7 @@ class Pooled:
                 continue
             self._waiting.append((planned, self._pool.submit(unit_of(planned))))
 
-    def carry_on(
-        self, sweep: int, share: tuple[int, int], beyond: Callable[[], Iterator[Planned] | None]
-    ) -> bool:
+    def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], Iterator[Planned] | None]) -> bool:
         """Whether this supply, used up for its sweep, has begun with ``sweep``; it then goes on with that."""
         if self._share != share or not self._waiting or self._waiting[0][0].sweep != sweep:
             return False
