@@ -1,6 +1,6 @@
 """One rank of a job: trains data-parallel in a session and writes down how it ended. For test_data_parallel.
 
-    python -m tests.train.ranks_program '{"rank": 0, "world": 2, ...}'
+python -m tests.train.ranks_program '{"rank": 0, "world": 2, ...}'
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ def test_two_learn_what_one_learns(tmp_path):
 def test_a_validation_that_every_rank_reads_whole_counts_once(tmp_path):
     parts = job(tmp_path, "parts", 2)
     whole = job(tmp_path, "whole", 2, held_out=[0, 1])
-    assert [e for e in whole[1]["seen"] if e[0] == "validation"] == [e for e in parts[0]["seen"] if e[0] == "validation"]
+    assert [e for e in whole[1]["seen"] if e[0] == "validation"] == [
+        e for e in parts[0]["seen"] if e[0] == "validation"
+    ]
 
 
 def test_interrupted_at_one_rank_all_stop_and_resume_as_if_never_stopped(tmp_path):

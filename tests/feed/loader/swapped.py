@@ -30,10 +30,9 @@ TORCH = torch.utils.data.DataLoader
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
 torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.3
 
-OURS = getattr(feedline, "DataLoader", None)
 
 both = pytest.mark.parametrize(
-    "Loader", [pytest.param(loader, id=loader.__module__.split(".")[0]) for loader in (TORCH, OURS) if loader]
+    "Loader", [pytest.param(loader, id=loader.__module__.split(".")[0]) for loader in (TORCH, feedline.DataLoader)]
 )
 #: In this process, and in two others.
 workers = pytest.mark.parametrize("workers", [0, 2])
