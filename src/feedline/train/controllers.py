@@ -126,7 +126,8 @@ class KeepBest:
     """Keeps the model of the best epoch as a checkpoint of its own; rank 0 writes it.
 
     Args:
-        folder: where, another one than the run's checkpoints have; one checkpoint, ``feedline.train.checkpoint.load`` reads it.
+        folder: where, another one than that of the run's checkpoints; it holds one checkpoint, which
+            ``feedline.train.checkpoint.load`` reads.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
