@@ -590,6 +590,26 @@ def test_the_best_model_does_not_eat_the_checkpoints(tmp_path):
         session(tmp_path / "run", controllers=[KeepBest(tmp_path / "x" / ".." / "run")])
 
 
+def test_compiled_or_not_it_is_the_same_run(tmp_path):
+    """Begun compiled, ended plain, and the best model of either read into the other."""
+
+    def forward(model, minibatch):
+        return model(minibatch["x"].torch())
+
+    def run(compiled, sweeps):
+        made = session(tmp_path / "run", max_samples=240 * sweeps, controllers=[KeepBest(tmp_path / "best")])
+        model = torch.nn.Linear(6, 3)
+        model = torch.compile(model, backend="eager") if compiled else model
+        made.trainer = Trainer(model, losses, wrong, Adam(model.named_parameters(), 0.02), forward=forward)
+        return made.run()
+
+    assert run(True, 1).samples == 240
+    plain = run(False, 2)
+    assert plain.samples == 480
+    compiled = torch.compile(torch.nn.Linear(6, 3), backend="eager")
+    plain.controllers[0].restore(compiled)
+
+
 def test_other_controllers_are_refused(tmp_path):
     """In kind, and in what they watch: a best loss is no best metric."""
     session(tmp_path, controllers=[GrowMinibatch()]).run()

@@ -19,7 +19,7 @@ from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoints
 from feedline.train.ranks import over_ranks, rank
 from feedline.train.session import TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.trainer import Summary, uncompiled
 
 _log = logging.getLogger("feedline")
 
@@ -141,7 +141,7 @@ class KeepBest:
         if _better(value, self.best):
             self.best = value
             if rank() == 0:
-                self._checkpoints.save(run.samples, run.trainer.model.state_dict(), {self.watch: value})
+                self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
             if run.trainer.workers is not None:
                 over_ranks([value])  # nobody goes on to read it before it is there
 
@@ -159,7 +159,7 @@ class KeepBest:
         found = self._checkpoints.latest()
         if found is None:
             raise StateError(f"expected a kept model in {self._checkpoints.folder}, got none")
-        model.load_state_dict(found.tensors)
+        uncompiled(model).load_state_dict(found.tensors)
         return float(found.state[self.watch])
 
     def state_dict(self) -> dict[str, Any]:

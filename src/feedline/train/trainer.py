@@ -279,7 +279,7 @@ class Trainer:
                 current={"learners": current[0], "model": current[1]},
             )
         try:
-            self.model.load_state_dict(
+            uncompiled(self.model).load_state_dict(
                 {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
             )
         except RuntimeError as error:
@@ -307,8 +307,14 @@ def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:
     return model(minibatch)
 
 
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """What `torch.compile` was given: a state is under its names, whether the model is compiled or not."""
+    module: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return module
+
+
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    state = model.state_dict()
+    state = uncompiled(model).state_dict()
     other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if other:
         raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(other)}")
