@@ -83,7 +83,7 @@ def test_a_dataset_without_a_length():
         def __getitem__(self, index):
             return index
 
-    with pytest.raises(TypeError, match="__len__.*Bare"):
+    with pytest.raises(TypeError, match=r"__len__.*Bare"):
         fl.DataLoader(Bare())
     assert flat(fl.DataLoader(Bare(), sampler=[4, 2])) == [4, 2]
 
