@@ -27,4 +27,7 @@ QUESTIONS = (
     "learners",
     "training_session",
     "checkpoint",
+    "kvstore",
+    "compression",
+    "row_sparse",
 )

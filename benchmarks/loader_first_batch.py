@@ -41,6 +41,7 @@ def first(make: Callable[..., Any], items: Images, method: str | None) -> Callab
         next(batches)
         took = time.perf_counter() - began
         del batches, loader
+        time.sleep(0.3)  # whatever is left of it ends before another one's turn
         return took
 
     return turn

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Answer, Stage, Target, race, spread
-from benchmarks.loaders import LOADERS, TORCH, alternated, loops_for, spin, taking
+from benchmarks.harness import Answer, Stage, Target, spread
+from benchmarks.loaders import LOADERS, TORCH, alternated, loops_for, spin, steady, timed
 
 BATCH, BATCHES = 64, 40
 
@@ -44,17 +44,15 @@ def run(stage: Stage) -> list[Answer]:
         **LOADERS,
         "torch DataLoader, persistent": lambda *a, **o: TORCH(*a, persistent_workers=True, **o),
     }
-    contenders = {name: taking(make(items, **options), 2 * batches) for name, make in makers.items()}
+    contenders = {name: steady(make(items, **options), 2 * batches) for name, make in makers.items()}
 
     def loop() -> float:
-        for index in range(BATCH * (batches // 2)):
-            items[index]
-        return batches // 2
+        count = BATCH * (batches // 2)
+        return timed(lambda: [None for index in range(count) if items[index] is None]) / (batches // 2)
 
-    ran = race({**contenders, "bare loop": loop}, stage.rounds(5), "wall")
+    said = alternated({**contenders, "bare loop": loop}, stage.rounds(5))
     share = {
-        name: [rate / (2 * bare) for rate, bare in zip(ran.rates(name), ran.rates("bare loop"), strict=True)]
-        for name in makers
+        name: [bare / (2 * took) for took, bare in zip(said[name], said["bare loop"], strict=True)] for name in makers
     }
     ours = share["feedline"]
     answers = [
@@ -64,10 +62,11 @@ def run(stage: Stage) -> list[Answer]:
             ours=statistics.median(ours),
             peer=peer,
             peer_value=statistics.median(share[peer]),
-            ratio=ran.ratio("feedline", peer),
+            ratio=statistics.median([b / a for a, b in zip(said["feedline"], said[peer], strict=True)]),
             target=Target("ours", ">=", 0.85),
             spread=spread(ours),
-            note=f"{ran.rate('feedline') * BATCH:,.0f} samples/s; epochs of {batches} batches, gaps included",
+            note=f"{BATCH / statistics.median(said['feedline']):,.0f} samples/s; epochs of {batches} batches, gaps "
+            "included",
             detail={"share": share},
         )
         for peer in makers

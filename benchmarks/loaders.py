@@ -17,6 +17,8 @@ import feedline as fl
 from benchmarks.harness import Answer, Contender, Race, Target, spread
 
 TORCH = torch.utils.data.DataLoader
+#: More batches than any of the loaders makes ahead with two workers.
+LEAD = 40
 LOADERS: dict[str, Callable[..., Any]] = {"feedline": fl.DataLoader, "torch DataLoader": TORCH}
 
 
@@ -49,13 +51,32 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def taking(loader: Any, count: int) -> Contender:
-    """So many batches a turn, where the last turn stopped; at most a prefetch of them was made between the turns."""
+    """So many batches a turn, where the last turn stopped. Not for workers: they go on between the turns."""
     batches = endless(loader)
 
     def turn() -> float:
         for _ in range(count):
             next(batches)
         return count
+
+    return turn
+
+
+def steady(loader: Any, count: int, lead: int = LEAD, use: Callable[[Any], object] = id) -> Callable[[], float]:
+    """Seconds a batch of workers that keep up a pace.
+
+    Between the turns workers make batches ahead. ``lead`` batches are taken before the clock starts, which uses those
+    up, so that what was made before is as little at the beginning as it is at the end.
+    """
+    batches = endless(loader)
+
+    def turn() -> float:
+        for _ in range(lead):
+            next(batches)
+        began = time.perf_counter()
+        for _ in range(count):
+            use(next(batches))
+        return (time.perf_counter() - began) / count
 
     return turn
 

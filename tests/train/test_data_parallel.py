@@ -62,7 +62,16 @@ def test_two_learn_what_one_learns(tmp_path):
 def test_a_validation_that_every_rank_reads_whole_counts_once(tmp_path):
     parts = job(tmp_path, "parts", 2)
     whole = job(tmp_path, "whole", 2, held_out=[0, 1])
-    assert [e for e in whole[1]["seen"] if e[0] == "validation"] == [e for e in parts[0]["seen"] if e[0] == "validation"]
+    found = [[e for e in ranks[1]["seen"] if e[0] == "validation"] for ranks in (whole, parts)]
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+def test_one_rank_keeps_the_best_model(tmp_path):
+    """And the others read it when it is there."""
+    ranks = job(tmp_path, "best", 2, best=str(tmp_path / "best"))
+    assert ranks[0]["best"] == ranks[1]["best"]
+    assert [path.name[:18] for path in (tmp_path / "best").iterdir()] == ["checkpoint-000002-"]
 
 
 def test_interrupted_at_one_rank_all_stop_and_resume_as_if_never_stopped(tmp_path):

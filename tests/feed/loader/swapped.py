@@ -26,10 +26,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 TORCH = torch.utils.data.DataLoader
-OURS = getattr(feedline, "DataLoader", None)
+# torch waits 5 s for each worker of a loop that failed, and workers look as rarely for a parent that has gone.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.3
+
 
 both = pytest.mark.parametrize(
-    "Loader", [pytest.param(loader, id=loader.__module__.split(".")[0]) for loader in (TORCH, OURS) if loader]
+    "Loader", [pytest.param(loader, id=loader.__module__.split(".")[0]) for loader in (TORCH, feedline.DataLoader)]
 )
 #: In this process, and in two others.
 workers = pytest.mark.parametrize("workers", [0, 2])

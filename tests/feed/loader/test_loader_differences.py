@@ -105,7 +105,8 @@ def test_a_worker_that_dies_once_is_no_matter(tmp_path, how, count):
     data = DiesOnce(tmp_path / "ours", how)
     assert flat(fl.DataLoader(data, batch_size=2, num_workers=count)) == list(range(12))
     assert data.marker.exists()
-    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+    # Whether torch sees the death first or the broken connection is a matter of luck.
+    with pytest.raises((RuntimeError, ConnectionError, EOFError)):
         list(TORCH(DiesOnce(tmp_path / "torch", how), batch_size=2, num_workers=count))
 
 

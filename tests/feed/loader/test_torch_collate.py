@@ -346,6 +346,7 @@ def sparse(i):
     return torch.sparse_coo_tensor([[i]], [float(i + 1)], (3,), check_invariants=True)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_sparse_tensors(Loader, workers):
     batch = one_batch(Loader, workers, sparse, collate_fn=torch.stack)
     assert torch.equal(batch.to_dense(), torch.diag(torch.tensor([1.0, 2.0, 3.0])))

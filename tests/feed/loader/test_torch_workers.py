@@ -128,6 +128,11 @@ def test_persistent_workers_are_the_same_processes(Loader):
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
+# Ours says so where threads run here, as those of other tests may.
+fork_is_warned_of = pytest.mark.filterwarnings("ignore:workers are forked:RuntimeWarning")
+
+
+@fork_is_warned_of
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("as_object", [False, True])
 def test_start_methods(Loader, method, as_object):
@@ -137,6 +142,7 @@ def test_start_methods(Loader, method, as_object):
     assert loader.multiprocessing_context.get_start_method() == method
 
 
+@fork_is_warned_of
 def test_fork_takes_what_cannot_be_pickled(Loader):
     data = Function(lambda index: index + 1, 4)
     assert flat(Loader(data, num_workers=1, multiprocessing_context="fork")) == [1, 2, 3, 4]

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from feedline.feed.workers import Pool
-from tests.feed.workers.tasks import Task, alive, descriptors, eventually, segments
+from tests.feed.workers.tasks import Gate, Task, alive, descriptors, eventually, segments
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,3 +44,10 @@ def pool():
 def either(request):
     with Pool(Task(), 2, kind=request.param) as pool:
         yield pool
+
+
+@pytest.fixture
+def gate(tmp_path):
+    gate = Gate(tmp_path)
+    yield gate
+    gate.let_go()

@@ -46,6 +46,13 @@ class Task:
         time.sleep(seconds)
         return value
 
+    def hold(self, began, until, value=None):
+        """Say so, and wait; both are files."""
+        open(began, "w").close()
+        while not os.path.exists(until):
+            time.sleep(0.005)
+        return value
+
     def fail(self, error, *args):
         raise error(*args)
 
@@ -73,7 +80,14 @@ class Task:
         return _own.worker, _own.counted
 
     def evaluate(self, code):
-        return eval(code, {"os": os, "sys": sys, "np": np, "time": time})
+        return eval(code, {"os": os, "sys": sys, "np": np, "time": time, "_link": _link})
+
+
+def _link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
 
 
 class BrokenStart(Task):
@@ -115,6 +129,24 @@ class Staged(Task):
         return {"reading": self.spent, "collating": 2 * self.spent}
 
 
+class Gate:
+    """Units that run until they are let go."""
+
+    def __init__(self, folder):
+        self._folder, self._units, self._open = folder, 0, folder / "open"
+
+    def unit(self, value=None):
+        self._units += 1
+        return ("hold", str(self._folder / str(self._units)), str(self._open), value)
+
+    def held(self):
+        """Wait until all run."""
+        assert eventually(lambda: all((self._folder / str(i + 1)).exists() for i in range(self._units)))
+
+    def let_go(self):
+        self._open.touch()
+
+
 def segments() -> int:
     """Pieces of feedline's shared memory that this process maps."""
     with open("/proc/self/maps") as file:
@@ -132,13 +164,7 @@ def alive(pid: int) -> bool:
 
 def descriptors() -> list[str]:
     """What the open descriptors of this process are, those of multiprocessing's servers aside."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            pass
-    return sorted(found)
+    return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 
 def eventually(condition, seconds=20.0):

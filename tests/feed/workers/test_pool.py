@@ -47,12 +47,13 @@ def test_fork_pickles_no_task():
         assert pool.result(pool.submit(("evaluate", "1 + 1"))) == 2
 
 
-def test_any_idle_worker_takes_the_next_unit(either):
-    slow = either.submit(("sleep", 1.0, "slow"))
+def test_any_idle_worker_takes_the_next_unit(either, gate):
+    slow = either.submit(gate.unit("slow"))
     fast = [either.submit(("echo", i)) for i in range(40)]
     for i, ticket in enumerate(fast):
         assert either.result(ticket) == i
     assert not either.ready(slow)
+    gate.let_go()
     assert either.result(slow) == "slow"
 
 
@@ -63,9 +64,10 @@ def test_a_unit_for_one_worker(either):
     assert [count for _, count in got] == [i // 2 + 1 for i in range(20)]
 
 
-def test_any_of(either):
-    slow, fast = either.submit(("sleep", 0.5)), either.submit(("echo", 1))
+def test_any_of(either, gate):
+    slow, fast = either.submit(gate.unit()), either.submit(("echo", 1))
     assert either.any_of([slow, fast]) == fast
+    gate.let_go()
     assert either.any_of([slow]) == slow
     assert either.any_of([slow, fast]) in (slow, fast)
     with pytest.raises(ValueError, match="at least one ticket"):
@@ -77,16 +79,19 @@ def test_large_units(pool):
     assert results(pool, units) == [unit[1] for unit in units]
 
 
-def test_more_units_than_the_queue_holds(pool):
-    pool.submit(("sleep", 0.3)), pool.submit(("sleep", 0.3))
+def test_more_units_than_the_queue_holds(pool, gate):
+    pool.submit(gate.unit()), pool.submit(gate.unit())
     tickets = [pool.submit(("echo", i)) for i in range(5000)]
+    assert pool._crew._backlog
+    gate.let_go()
     assert [pool.result(ticket) for ticket in tickets] == list(range(5000))
 
 
-def test_cancel_one_and_all(either):
-    hold = [either.submit(("sleep", 0.2)) for _ in range(2)]
+def test_cancel_one_and_all(either, gate):
+    hold = [either.submit(gate.unit()) for _ in range(2)]
     a, b, c = (either.submit(("echo", i)) for i in range(3))
     either.cancel([b])
+    gate.let_go()
     assert either.result(a) == 0
     assert either.result(c) == 2
     with pytest.raises(ValueError, match=f"ticket {b} is unknown"):
@@ -98,22 +103,24 @@ def test_cancel_one_and_all(either):
     assert either.result(either.submit(("echo", "on"))) == "on"
 
 
-def test_cancelled_units_do_not_run(pool, tmp_path):
-    hold = [pool.submit(("sleep", 0.3)) for _ in range(2)]
-    assert eventually(lambda: all(w.control.running is not None for w in pool._crew._workers))
+def test_cancelled_units_do_not_run(pool, gate, tmp_path):
+    hold = [pool.submit(gate.unit()) for _ in range(2)]
+    gate.held()
     note = tmp_path / "note"
     pool.cancel([pool.submit(("evaluate", f"open({str(note)!r}, 'w').close()")) for _ in range(3)])
+    gate.let_go()
     for ticket in hold:
         pool.result(ticket)
     results(pool, [("echo", i) for i in range(10)])
     assert not note.exists()
 
 
-def test_timeout():
+def test_timeout(gate):
     with Pool(Task(), 1, timeout=0.2) as pool:
         assert pool.result(pool.submit(("echo", 1))) == 1
         with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
-            pool.result(pool.submit(("sleep", 1.5)))
+            pool.result(pool.submit(gate.unit()))
+        gate.let_go()
 
 
 def test_start_that_raises_is_raised_by_units():
@@ -189,8 +196,9 @@ def test_several_threads_may_wait(either):
     assert got == {ticket: i for i, ticket in enumerate(tickets)}
 
 
-def test_closing_frees_who_waits(either):
-    ticket = either.submit(("sleep", 1.0))
+def test_closing_frees_who_waits(either, gate):
+    ticket = either.submit(gate.unit())
+    gate.held()
     raised = []
 
     def wait():
@@ -202,7 +210,11 @@ def test_closing_frees_who_waits(either):
     thread = threading.Thread(target=wait)
     thread.start()
     assert eventually(lambda: either._leader is not None)
-    either.close()
+    closing = threading.Thread(target=either.close)
+    closing.start()
+    assert eventually(lambda: either._closed)
+    gate.let_go()
+    closing.join(30)
     thread.join(30)
     assert raised == ["this pool of workers is closed"]
 

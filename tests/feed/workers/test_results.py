@@ -169,8 +169,8 @@ def test_segments_that_have_become_too_small_go(pool):
         results(pool, [("fill", 0, (2000,))] * 4)
     for _ in range(20):
         results(pool, [("fill", 0, (500_000,))] * 4)
-    workers = pool._crew._workers
-    sizes = [segment.mapping.size for worker in workers for segment in worker.segments.values()]
+    workers = pool._crew._members
+    sizes = [segment.mapping.size for worker in workers for segment in worker._segments.values()]
     assert len([size for size in sizes if size < 2_000_000]) <= 2  # a worker that got no unit has not noticed yet
 
 
@@ -181,18 +181,18 @@ def test_cancelled_results_give_their_memory_back(pool):
         pool.cancel()
     pool.result(pool.submit(("echo", 1)))
     results(pool, [("fill", 1)] * 4)
-    for worker in pool._crew._workers:
-        assert eventually(lambda worker=worker: worker.control.running is None)
+    for worker in pool._crew._members:
+        assert eventually(lambda worker=worker: worker.running is None)
     # Whatever is not free after this is being written, and nothing is.
     pool.result(pool.submit(("echo", 1), worker=0)), pool.result(pool.submit(("echo", 1), worker=1))
-    assert all(flag == 0 for worker in pool._crew._workers for flag in worker.control.flags)
+    assert all(flag == 0 for worker in pool._crew._members for flag in worker._control.flags)
 
 
 def test_failed_units_give_their_memory_back(pool):
     for _ in range(30):
         with pytest.raises(ZeroDivisionError):
             pool.result(pool.submit(("evaluate", "(__import__('feedline').feed.workers.empty(9999, 'f8'), 1 / 0)")))
-    assert all(flag == 0 for worker in pool._crew._workers for flag in worker.control.flags)
+    assert all(flag == 0 for worker in pool._crew._members for flag in worker._control.flags)
 
 
 def test_empty_outside_of_workers_is_plain():

@@ -1,7 +1,7 @@
 """Who runs the user's Python? A pool of processes or threads, and the memory that their results travel in.
 
-Inside: ``pool → crew | threads → start → process → message | queue | control → memory``, with the outcomes and
-failures of units beside them. torch is used where it is already imported, never imported for its own sake.
+Inside: ``pool → crew | threads → member → start | outcome → process → message | queue | control | failure |
+interrupts → memory → limits``. torch is used where it is already imported, never imported for its own sake.
 """
 
 from feedline.feed.workers.message import empty

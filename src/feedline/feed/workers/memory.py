@@ -19,8 +19,9 @@ import mmap
 import os
 import threading
 import weakref
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from feedline.feed.workers import limits
 
 FREE, TAKEN, FORGOTTEN = 0, 1, 2
 """States of a segment: the worker's to take; in use by a unit or a result; never to be used again."""
@@ -30,7 +31,6 @@ SEGMENTS = 4096
 
 ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
-_SLACK = 64 << 20  # what the kernel and everybody else should still find free after an allocation
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -79,123 +79,22 @@ def create(size: int, name: str = "feedline") -> int:
         MemoryError: not so much is free, with the figures.
         OSError: out of descriptors, and the like.
     """
-    require(size)
+    limits.require_memory(size)
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
     except OSError as error:
-        raise descriptors_short(error) from error
+        raise limits.descriptors_short(error) from error
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
         os.close(fd)
         raise MemoryError(
-            f"{error.strerror} while allocating {figure(size)} of shared memory; {situation()}"
+            f"{error.strerror} while allocating {limits.figure(size)} of shared memory; {limits.situation()}"
         ) from error
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-def require(size: int) -> None:
-    """Check that ``size`` more bytes of memory can be had.
-
-    Raises:
-        MemoryError: they cannot.
-    """
-    if size < 1 << 20:
-        return  # reading the figures costs more than this much memory
-    free = available()
-    if free is not None and size + _SLACK > free:
-        raise MemoryError(
-            f"expected room for {figure(size)} of shared memory for the results of a worker; {situation()}\n"
-            "  use smaller batches, fewer workers or less prefetching, or let go of batches sooner"
-        )
-
-
-def available() -> int | None:
-    """Bytes that can still be allocated: the least of what the machine and the control group have; None: unknown."""
-    figures = [f for f in (_machine(), *(limit - used for _, limit, used in _groups())) if f is not None]
-    return min(figures, default=None)
-
-
-def situation() -> str:
-    """What is free, in words."""
-    machine = _machine()
-    words = [f"{figure(machine)} free on the machine"] if machine is not None else []
-    words += [f"control group {name}: {figure(used)} of {figure(limit)} used" for name, limit, used in _groups()]
-    return "; ".join(words) or "what is free is unknown here"
-
-
-def figure(size: int) -> str:
-    """A number of bytes for people."""
-    return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
-
-
-def descriptors_short(error: OSError) -> OSError:
-    """``error`` with the limit on descriptors in its text, where that is what it is about."""
-    import errno
-    import resource
-
-    if error.errno not in (errno.EMFILE, errno.ENFILE):
-        return error
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd")) if error.errno == errno.EMFILE else soft
-    return OSError(
-        error.errno,
-        f"{error.strerror}: {used} descriptors of at most {soft} (hard limit {hard}) are open. The parent needs "
-        "up to 8 for each worker: use fewer, or raise the limit with `ulimit -n` or resource.setrlimit",
-    )
-
-
-def _machine() -> int | None:
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                if line.startswith(b"MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _groups() -> list[tuple[str, int, int]]:
-    """Name, limit and use of the memory control groups (version 2 or 1) that hold this process and have a limit."""
-    found: list[tuple[str, int, int]] = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        # Inside a container the path is often the host's, and the container's own group is the root.
-        for place in dict.fromkeys([folder, *folder.parents, root]):
-            if root in (place, *place.parents):
-                found += _group(place, *names)
-    return found
-
-
-def _group(place: Path, limit_name: str, used_name: str, cache_name: str) -> list[tuple[str, int, int]]:
-    try:
-        text = (place / limit_name).read_text().strip()
-        if text == "max" or int(text) >= 1 << 62:
-            return []
-        used = int((place / used_name).read_text())
-        for line in (place / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == cache_name:
-                used -= int(value)  # clean file pages go when memory is needed
-        return [(str(place), int(text), max(used, 0))]
-    except (OSError, ValueError):
-        return []
 
 
 class Piece(NamedTuple):
@@ -351,10 +250,12 @@ class Segment:
         self.forget = False
 
     def window(self) -> memoryview:
-        """The segment's memory; when this view and all views made of it have died, the worker has it back."""
-        window = self.mapping.window()
-        _Lease(window, self)
-        return view(window)
+        """The segment's memory, to be lent."""
+        return view(self.mapping.window())
+
+    def lend(self, window: memoryview) -> None:
+        """Once: when this window and all views made of it have died, the worker has the memory back."""
+        _Lease(window.obj, self)
 
     def give_back(self) -> None:
         """Nothing in this process looks at the memory any more."""

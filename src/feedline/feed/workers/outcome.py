@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from feedline.feed.workers.failure import Failure
+from feedline.feed.workers.memory import Piece, Segment
+from feedline.feed.workers.message import decode
 
 
 class Outcome(Protocol):
@@ -50,6 +52,35 @@ class Value:
 
     def drop(self) -> None:
         """Nothing is held."""
+
+
+class Arrived:
+    """A result as it lies in shared memory."""
+
+    __slots__ = ("_pieces", "_segments", "_text", "_windows")
+
+    def __init__(self, segments: dict[int, Segment], pieces: list[Piece], text: bytes | Piece) -> None:
+        self._segments, self._pieces, self._text = segments, pieces, text
+        self._windows: dict[int, memoryview] = {}
+
+    def take(self) -> Any:
+        """The tree, whose arrays are views of the memory, and keep it when this object is gone."""
+        # Interrupted, it is taken once more, so what is done stays done. Nothing is lent twice, or given back early.
+        windows = self._windows
+        for number, segment in list(self._segments.items()):
+            if number not in windows:
+                windows[number] = segment.window()
+            del self._segments[number]
+            segment.lend(windows[number])
+        buffers = [windows[number][offset : offset + nbytes] for number, offset, nbytes in self._pieces]
+        text = self._text
+        return decode(text if isinstance(text, bytes) else windows[text[0]][text[1] : text[1] + text[2]], buffers)
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        segments, self._segments = self._segments, {}
+        for segment in segments.values():
+            segment.give_back()
 
 
 @dataclass(slots=True)

@@ -109,9 +109,14 @@ class Pool:
             raise ValueError(f"expected a worker from 0 to {self._count - 1}, got {worker}")
         with self._changed:
             ticket = self._next
-            self._crew.put(ticket, unit, worker)
             self._next += 1
             self._waited.add(ticket)
+            try:
+                self._crew.put(ticket, unit, worker)
+            except BaseException:
+                self._waited.discard(ticket)
+                self._crew.cancel([ticket])
+                raise
         return ticket
 
     def result(self, ticket: int) -> Any:

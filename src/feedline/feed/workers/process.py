@@ -2,11 +2,13 @@
 
 A worker takes a record from its own channel or from the queue that all share, runs the unit, sends one message back.
 It ignores SIGINT, which is the parent's; it ends when its channel is shut, and within seconds when the parent has died.
-What it writes to stderr goes on to where it went before, and the last lines of it stay readable when it dies.
+What it writes to stderr goes on to the parent's, and the last lines of it stay readable when it dies.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
 import os
 import pickle
@@ -89,13 +91,13 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in options.foreign:
         os.close(fd)
-    _, fds, _, _ = socket.recv_fds(channel, 16, 5)
+    _, fds, _, _ = socket.recv_fds(channel, 16, 6)
     if len(fds) < 5:
         return  # the parent is gone already, or closed the pool at once
-    records, store, shared, reading, writing = fds
+    records, store, shared, reading, writing, *target = fds
     control = Control(shared)
     os.close(shared)
-    _watch(channel, control, options.parent, reading, writing)
+    _watch(channel, control, options.parent, reading, writing, target[0] if target else os.dup(2))
     faulthandler.enable()
     arena = None
     if options.shared_memory:
@@ -222,9 +224,8 @@ class _Worker:
             self._torch_limited = True
 
 
-def _watch(channel: socket.socket, control: Control, parent: int, reading: int, writing: int) -> None:
-    """Put a thread between stderr and where it went, which also ends this process when the parent has died."""
-    target = os.dup(2)
+def _watch(channel: socket.socket, control: Control, parent: int, reading: int, writing: int, target: int) -> None:
+    """Put a thread between stderr and ``target``, which also ends this process when the parent has died."""
     os.dup2(writing, 2)
     os.close(writing)
     poller = select.poll()
@@ -249,19 +250,25 @@ def _watch(channel: socket.socket, control: Control, parent: int, reading: int, 
 
 def _tee(poller: Any, control: Control, channel: int, watched: int, reading: int, target: int) -> None:
     deadline: float | None = None
+    # What this thread has read dies with it, so it looks at a copy first, and takes the lines when they are safe. A
+    # crash in between shows them twice then, rather than not at all.
+    duplicate = ctypes.CDLL(None, use_errno=True).tee
+    copied, copying = os.pipe()
     while True:
         wait = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
         ready = [fd for fd, _ in poller.poll(wait)]
         if reading in ready:
-            text = os.read(reading, 1 << 16)
-            if not text:  # the user's code has closed stderr
-                poller.unregister(reading)
-            control.write(text)
-            try:
-                while text:
-                    text = text[os.write(target, text) :]
-            except OSError:
-                pass  # nobody reads stderr any more; the last lines are kept all the same
+            size = duplicate(reading, copying, 1 << 16, 0)
+            if size > 0:
+                text = os.read(copied, size)
+                with contextlib.suppress(OSError):  # nobody reads stderr any more; the last lines are kept all the same
+                    at = 0
+                    while at < size:
+                        at += os.write(target, text[at:])
+                control.write(text)
+                os.read(reading, size)
+            else:
+                poller.unregister(reading)  # the user's code has closed stderr
         if watched in ready or (deadline is not None and time.monotonic() >= deadline):
             os.kill(os.getpid(), signal.SIGKILL)
         if channel in ready:

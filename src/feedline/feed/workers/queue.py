@@ -13,7 +13,7 @@ import os
 import struct
 from typing import NamedTuple
 
-from feedline.feed.workers import memory
+from feedline.feed.workers import limits
 
 RECORD = struct.Struct("=qqq8x")
 _HEADER = struct.Struct("=q")
@@ -46,7 +46,7 @@ class UnitQueue:
             self.store = os.memfd_create("feedline-units", os.MFD_CLOEXEC)
             self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise memory.descriptors_short(error) from error
+            raise limits.descriptors_short(error) from error
         self._end = 0
         self._free: dict[int, list[int]] = {}
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from feedline.feed.workers import process
@@ -70,13 +70,18 @@ def warm(method: Any = None) -> None:
 
 
 def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
-    """A started process that runs `process.main`."""
+    """A started process that runs `process.main`. An interrupt in here could leave the fork server dead."""
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
-    # Ctrl-C is for the parent, also while the worker cannot say so itself yet.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    if context.get_start_method() != "forkserver":  # the server would keep the mask for all it starts
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    method = context.get_start_method()
+    if method == "forkserver":
+        # Others that it starts must not find the signal blocked.
+        child.start()
+        return child
+    if method == "spawn":
+        resource_tracker.ensure_running()  # now, as it would unblock the signal
+    # Ctrl-C is for the parent, also while the child cannot say so itself yet.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child.start()
     finally:
