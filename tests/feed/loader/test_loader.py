@@ -293,6 +293,9 @@ def test_torch_s_random_samplers_are_replayed(given):
     assert flat(second) == rest
     assert flat(second) == flat(first)
     assert rest != sorted(rest)
+    third = loader()
+    third.load_state_dict(first.state_dict())
+    assert flat(third) == flat(first)
 
 
 # ---- what cannot be read ------------------------------------------------------------------------------------
@@ -400,6 +403,9 @@ def test_a_path_is_a_dataset(corpora, name):
     assert flat(batch["y"] for batch in (next(iterator), next(iterator))) == labels[:14]
     other = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
     other.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    for _ in iterator:
+        ended = again.state_dict()
+    assert (ended["sweep"], ended["sequence"]) == (1, 0)
     assert flat(batch["y"] for batch in other) == labels[14:]
     second = flat(batch["y"] for batch in other)
     assert second == flat(batch["y"] for batch in loader)
