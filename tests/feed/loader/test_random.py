@@ -35,6 +35,7 @@ GLOBALS = {
     "normal": lambda _: np.random.standard_normal(),
     "torch": lambda _: torch.rand(()),
     "randn": lambda _: torch.randn(()),
+    "twice": lambda _: torch.rand(()) + 10 * torch.rand(2)[0] + 10 * torch.empty(2).normal_()[1],
 }
 
 
@@ -203,9 +204,53 @@ def test_another_bit_generator_is_its_owner_s():
         np.random.set_bit_generator(old)
 
 
-def test_without_knowing_where_generators_keep_their_words(monkeypatch):
+def by_state(monkeypatch):
+    from feedline.interop import torch_loading
+
+    monkeypatch.setattr(seeding, "_python", seeding._PythonByState)
+    monkeypatch.setattr(seeding, "_numpy", seeding._NumpyByState)
+    monkeypatch.setattr(torch_loading, "global_generator", torch_loading.GlobalGenerator)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_without_knowing_where_generators_keep_their_words(monkeypatch, late):
     """The same numbers by the generators' own functions alone."""
-    expected = [content(fl.DataLoader(Drawing(draw), batch_size=2, seed=4)) for draw in GLOBALS.values()]
-    monkeypatch.setattr(seeding, "_python_words", lambda: None)
-    monkeypatch.setattr(seeding, "_numpy_is_known", lambda: False)
-    assert [content(fl.DataLoader(Drawing(draw), batch_size=2, seed=4)) for draw in GLOBALS.values()] == expected
+
+    def drawn():
+        return [
+            content(fl.DataLoader(Drawing(lambda i, draw=draw: draw(i) if not late or i > 12 else i), seed=4))
+            for draw in GLOBALS.values()
+        ]
+
+    expected = drawn()
+    by_state(monkeypatch)
+    before = states()
+    assert drawn() == expected
+    assert states() == before
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_every_draw_is_noticed(monkeypatch, in_memory):
+    """From any state, whole rounds of the generator included, and the number that was put aside alone."""
+    if in_memory:
+        names = [type(generator).__name__ for generator in seeding.globals_()]
+        assert names == ["_Python", "_Numpy", "_GlobalGeneratorInMemory"]
+    else:
+        by_state(monkeypatch)
+    draws = [
+        [random.random, lambda: random.gauss(0, 1), lambda: random.getrandbits(624 * 32)],
+        [np.random.random, np.random.standard_normal, lambda: np.random.bytes(624 * 4)],
+        [lambda: torch.rand(()), lambda: torch.randn(1), lambda: torch.rand(624), lambda: torch.randn(64)],
+    ]
+    kept = states()
+    for generator, kinds in zip(seeding.globals_(), draws, strict=True):
+        for number in range(40):
+            mark = generator.mark()
+            assert not generator.changed(mark)
+            before = states()
+            kinds[number % len(kinds)]()
+            assert generator.changed(mark)
+            generator.restore(mark)
+            assert states() == before
+            kinds[(number + number // 7) % len(kinds)]()
+    assert states() != kept

@@ -87,107 +87,168 @@ def sample_rng() -> np.random.Generator:
     return made[2]
 
 
-class _Global(Protocol):
-    """A global generator: its state as something to compare and to put back."""
+class Global(Protocol):
+    """A global generator: something to look at, to put back and to seed."""
 
-    def words(self) -> Any: ...
-    def mark(self) -> Any: ...
-    def restore(self, mark: Any) -> None: ...
-    def seed(self, number: int) -> None: ...
-
-
-class _Python:
-    """The generator behind the functions of `random`."""
-
-    def __init__(self) -> None:
-        self._at = _python_words()
-
-    def words(self) -> Any:
-        # Reading memory is forty times faster than building a tuple of 625 numbers, twice for each batch.
-        return random.getstate() if self._at is None else ctypes.string_at(self._at, 4 * (_MT_WORDS + 1))
+    def witness(self) -> Any:
+        """A few words that differ after almost any draw, and after every one from a fresh seed."""
 
     def mark(self) -> Any:
-        return self.words(), _instance.gauss_next
+        """What `restore` needs."""
+
+    def changed(self, mark: Any) -> bool:
+        """Whether anything was drawn since ``mark``."""
 
     def restore(self, mark: Any) -> None:
-        state, second = mark
-        if self._at is not None:
-            words = np.frombuffer(state, np.uint32).tolist()
-            state = (_instance.VERSION, (*words[1:], words[0]), second)
-        random.setstate(state)
+        """Put it back."""
+
+    def seed(self, number: int) -> None:
+        """Seed it."""
+
+
+def globals_() -> list[Global]:
+    """All generators that user code may draw from; torch's where somebody has imported torch."""
+    torch = torch_if_imported()
+    found: list[Global] = [_python(), _numpy()]
+    return found if torch is None else [*found, torch.global_generator()]
+
+
+class _PythonByState:
+    """The generator behind the functions of `random`."""
+
+    def witness(self) -> Any:
+        return random.getstate()
+
+    def mark(self) -> Any:
+        return random.getstate()
+
+    def changed(self, mark: Any) -> bool:
+        return bool(self.witness() != mark)
+
+    def restore(self, mark: Any) -> None:
+        random.setstate(mark)
 
     def seed(self, number: int) -> None:
         random.seed(number)
 
 
+class _Python(_PythonByState):
+    """As above, looked at in memory: a tuple of 625 numbers costs 12 us, twice a batch."""
+
+    def __init__(self, address: int) -> None:
+        self._view = _view(address, 20)  # the index and the first words, which change when all do
+        self._seen: Any = None
+        self._state: Any = None
+
+    def witness(self) -> Any:
+        return bytes(self._view), _instance.gauss_next
+
+    def mark(self) -> Any:
+        seen = self.witness()
+        if seen != self._seen:
+            self._state, self._seen = random.getstate(), seen
+        return seen, self._state
+
+    def changed(self, mark: Any) -> bool:
+        return bool(self.witness() != mark[0])
+
+    def restore(self, mark: Any) -> None:
+        random.setstate(mark[1])
+
+
 _instance: Any = random.random.__self__  # type: ignore[attr-defined]  # a bound method of the shared instance
 
 
-def _python_words() -> int | None:
-    """Address of index and words of `random`'s generator; None if they do not lie where CPython has them."""
+def _python() -> Global:
+    """By memory if index and words lie where CPython has them."""
     try:
         state = random.getstate()[1]
         words, base = np.array(state, np.uint32), random.Random.__base__
         raw = ctypes.string_at(id(_instance), base.__basicsize__)  # type: ignore[union-attr]
         at = raw.find(words[:-1].tobytes()) - 4
-        return id(_instance) + at if at > 0 and raw[at : at + 4] == words[-1:].tobytes() else None
+        if at > 0 and raw[at : at + 4] == words[-1:].tobytes():
+            return _Python(id(_instance) + at)
     except (AttributeError, TypeError, ValueError):
-        return None
+        pass
+    return _PythonByState()
 
 
-class _Numpy:
-    """The generator behind the functions of `numpy.random`, as long as it is a Mersenne Twister."""
+class _NumpyByState:
+    """The generator behind the functions of `numpy.random`, as long as it is a Mersenne Twister.
 
-    def __init__(self) -> None:
-        self._last = b""
-        self._cached: tuple[int, float] = (0, 0.0)  # the second half of a pair of normal numbers
+    Another one is its owner's to seed.
+    """
 
-    def words(self) -> Any:
-        bits: Any = _numpy_random.get_bit_generator()
-        if type(bits) is not np.random.MT19937:
-            return None  # somebody chose another one: it is theirs to seed
-        return ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
+    def witness(self) -> Any:
+        state: Any = np.random.get_state(legacy=False)
+        if state["bit_generator"] != "MT19937":
+            return None
+        inner = state["state"]
+        return inner["key"].tobytes(), inner["pos"], state["has_gauss"], state["gauss"]
 
     def mark(self) -> Any:
-        raw = self.words()
-        if raw is None:
-            return None
-        if raw != self._last or self._cached[0]:
-            # Asking takes 30 us; nothing can have been put aside while nothing was drawn.
-            state: Any = np.random.get_state(legacy=False)
-            self._last, self._cached = raw, (state["has_gauss"], state["gauss"])
-        return raw, self._cached
+        seen = self.witness()
+        return seen, None if seen is None else np.random.get_state(legacy=False)
+
+    def changed(self, mark: Any) -> bool:
+        return bool(self.witness() != mark[0])
 
     def restore(self, mark: Any) -> None:
-        if mark is not None:
-            raw, cached = mark
-            words = np.frombuffer(raw, np.uint32)
-            np.random.set_state(("MT19937", words[:-1], int(words[-1]), *cached))
-            self._last, self._cached = raw, cached
+        if mark[1] is not None:
+            np.random.set_state(mark[1])
 
     def seed(self, number: int) -> None:
         if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
             np.random.seed(number & 0xFFFFFFFF)
 
 
-def _numpy_is_known() -> bool:
-    """Whether a Mersenne Twister of NumPy lies in memory as expected: words, then the position."""
+class _Numpy(_NumpyByState):
+    """As above, looked at in memory: asking costs 30 us."""
+
+    def __init__(self) -> None:
+        self._bits: Any = None
+        self._head: Any = None
+        self._position: Any = None
+        self._seen: Any = None
+        self._state: Any = None
+
+    def witness(self) -> Any:
+        bits = _numpy_random.get_bit_generator()
+        if bits is not self._bits:
+            self._bits, self._head, self._seen = bits, None, None
+            if type(bits) is np.random.MT19937:
+                address = bits.ctypes.state_address
+                self._head, self._position = _view(address, 16), _view(address + 4 * _MT_WORDS, 4)
+        return None if self._head is None else bytes(self._head) + bytes(self._position)
+
+    def mark(self) -> Any:
+        seen = self.witness()
+        if seen is None:
+            return None, None
+        # The second half of a pair of normal numbers, kept elsewhere, may be used up while the words stay.
+        if seen != self._seen or self._state["has_gauss"]:
+            self._state, self._seen = np.random.get_state(legacy=False), seen
+        return seen, self._state
+
+    def changed(self, mark: Any) -> bool:
+        seen, state = mark
+        if self.witness() != seen:
+            return True
+        return bool(state is not None and state["has_gauss"] and not np.random.get_state(legacy=False)["has_gauss"])
+
+
+def _numpy() -> Global:
+    """By memory if a Mersenne Twister of NumPy lies there as expected: words, then the position."""
     bits: Any = np.random.MT19937(1)
     bits.random_raw(3)
     state = bits.state["state"]
     raw = ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
-    return bool(raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes())
+    known = raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes()
+    return _Numpy() if known else _NumpyByState()
 
 
-class _NumpyByState(_Numpy):
-    """As above through NumPy's own functions alone, 30 us each."""
-
-    def words(self) -> Any:
-        state: Any = np.random.get_state(legacy=False)
-        if state["bit_generator"] != "MT19937":
-            return None
-        inner = state["state"]
-        return bytes(inner["key"].tobytes() + np.uint32(inner["pos"]).tobytes())
+def _view(address: int, size: int) -> Any:
+    return (ctypes.c_ubyte * size).from_address(address)
 
 
 class Seeding:
@@ -201,12 +262,12 @@ class Seeding:
 
     def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
         self._seed, self._restore = seed, restore
-        self._all: list[_Global] = [_Python(), _Numpy() if _numpy_is_known() else _NumpyByState()]
-        torch = _torch()
+        self._all = globals_()
+        torch = torch_if_imported()
         self._own = torch.own_generator if torch is not None and threads else None
-        if torch is not None and not threads:
-            self._all.append(torch.GlobalGenerator())
-        self._seeded: list[_Global] = self._all
+        if self._own is not None:
+            self._all.pop()  # threads leave torch's to the loop
+        self._seeded: list[Global] = self._all
         self._trial = TRIAL
         self._used: set[int] = set()
         self._gate = _Gate() if threads else None
@@ -225,9 +286,10 @@ class Seeding:
                 return self._after(sweep, work, before, raised, None)
             finally:
                 _place.leave()
-            if [g.mark() for g in self._all] == before:
-                return result
-            return self._after(sweep, work, before, None, result)
+            for g, mark in zip(self._all, before, strict=True):
+                if g.changed(mark):
+                    return self._after(sweep, work, before, None, result)
+            return result
         if self._gate is None:
             done, result = self._attempt(sweep, work)
         else:
@@ -249,9 +311,9 @@ class Seeding:
             return cast(T, result)
         return cast(T, self._attempt(sweep, work)[1])
 
-    def _drawn(self, idle: list[_Global], before: list[Any]) -> bool:
+    def _drawn(self, idle: list[Global], before: list[Any]) -> bool:
         """Whether generators that are not seeded were drawn from; they are put back, and seeded from now on."""
-        drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.mark() != mark]
+        drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.changed(mark)]
         for g, mark in drawn:
             g.restore(mark)
         found = [g for g, _ in drawn]
@@ -295,12 +357,12 @@ def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
-    torch = _torch()
+    torch = torch_if_imported()
     if torch is not None:
-        torch.GlobalGenerator().seed(number)
+        torch.global_generator().seed(number)
 
 
-def _torch() -> Any:
+def torch_if_imported() -> Any:
     """torch's side, where somebody has imported torch: nobody draws from generators that are not there."""
     return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
@@ -345,7 +407,7 @@ class _Names:
 class _Seeds(_Names):
     """Seeds generators too; in a trial it notes which of them are used."""
 
-    def __init__(self, seed: int, sweep: int, generators: list[_Global], trial: bool) -> None:
+    def __init__(self, seed: int, sweep: int, generators: list[Global], trial: bool) -> None:
         super().__init__(seed, sweep)
         self._generators, self._trial = generators, trial
         self._after: list[Any] = []
@@ -359,7 +421,7 @@ class _Seeds(_Names):
         for g in self._generators:
             g.seed(number)
         if self._trial:
-            self._after = [g.words() for g in self._generators]
+            self._after = [g.witness() for g in self._generators]
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Each is seeded."""
@@ -368,7 +430,7 @@ class _Seeds(_Names):
     def look(self) -> None:
         """Note what was drawn from since the last seeding."""
         self.used.update(
-            i for i, (g, after) in enumerate(zip(self._generators, self._after, strict=False)) if g.words() != after
+            i for i, (g, after) in enumerate(zip(self._generators, self._after, strict=False)) if g.witness() != after
         )
 
 
