@@ -3,6 +3,9 @@
 The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
 """
 
+import importlib as _importlib
+from typing import Any as _Any
+
 from feedline.data import (
     Chunk,
     Minibatch,
@@ -45,6 +48,14 @@ __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+
+
+def __getattr__(name: str) -> _Any:
+    # Rooms that need torch open when somebody comes.
+    if name in ("kvstore", "train"):
+        return _importlib.import_module(f"feedline.{name}")
+    raise AttributeError(f"module 'feedline' has no attribute {name!r}")
+
 
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from feedline import _facades
 from feedline.cntk import axis, cntk_py, core, device, io, logging, train, variables
-from feedline.cntk._install import install
 from feedline.cntk._names import explain
 from feedline.cntk.axis import Axis
 from feedline.cntk.core import NDArrayView, Value, asarray, asvalue
@@ -57,6 +57,15 @@ __all__ = [
     "use_default_device",
     "variables",
 ]
+
+
+def install() -> None:
+    """Register the façade under the name ``cntk``, for this process; again is as once.
+
+    Raises:
+        CompatError: another package has been imported as ``cntk`` already.
+    """
+    _facades.install("cntk")
 
 
 def __getattr__(name: str) -> Any:

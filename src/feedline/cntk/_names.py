@@ -6,9 +6,9 @@ what it calls absent is not, and nothing public is missing from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from feedline.errors import CompatError
+from feedline import _facades
+from feedline._facades import Names
+from feedline._facades import alike as _all
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
 _TRAINING = "write the training loop in torch over next_minibatch, or use feedline's own trainer where there is one"
@@ -16,35 +16,9 @@ _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parqu
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 
 
-@dataclass(frozen=True)
-class Names:
-    """Names of one module; members of classes as ``Class.member``.
-
-    Attributes:
-        provided: as in CNTK; names, parted by blanks.
-        mended: as in CNTK but for a defect, which the sentence names.
-        approximated: with a difference, which the sentence names.
-        absent: what to use instead.
-        added: of ours, not of CNTK.
-    """
-
-    provided: str = ""
-    mended: dict[str, str] = field(default_factory=dict)
-    approximated: dict[str, str] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    added: dict[str, str] = field(default_factory=dict)
-
-
 def explain(module: str, name: str) -> Exception:
-    """The error for a name that ``module`` lacks: CompatError with what to use, or AttributeError if it is unknown."""
-    known = NAMES[module].absent
-    if name in known:
-        return CompatError(f"{module}.{name} is not there: {known[name]}")
-    return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/cntk.md lists what is there")
-
-
-def _all(names: str, sentence: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), sentence)
+    """The error for a name that ``module`` lacks."""
+    return _facades.explain(NAMES, module, name)
 
 
 NAMES: dict[str, Names] = {

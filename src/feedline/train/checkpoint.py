@@ -23,29 +23,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline import _native
 from feedline.errors import StateError
+from feedline.interop.tensor_file import load_tensors, save_tensors
 
 VERSION = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-(\d+)-(\d+)"), ".writing-"
-
-#: As safetensors names them.
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
 
 _log = logging.getLogger("feedline")
 
@@ -162,72 +145,6 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         )
     state.pop("feedline")
     return Checkpoint(folder, load_tensors(folder / TENSORS), state)
-
-
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as one safetensors file, forced to disk; names of tensors that share memory go to its metadata.
-
-    Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
-
-    Raises:
-        TypeError: a tensor of a dtype that safetensors does not have.
-    """
-    stored: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    owners: dict[Any, str] = {}
-    for name, tensor in tensors.items():
-        plain = tensor.detach()
-        if plain.dtype not in _DTYPES:
-            raise TypeError(f"expected tensor `{name}` of a dtype that a checkpoint can hold, got {plain.dtype}")
-        where = (plain.device, plain.data_ptr(), plain.shape, plain.stride(), plain.dtype)
-        if plain.numel() and where in owners:
-            aliases[name] = owners[where]
-            continue
-        owners[where] = name
-        stored[name] = plain.cpu().contiguous()
-    # The largest elements first: every tensor then begins at a multiple of its elements' size.
-    stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
-    sums = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
-    header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps({"aliases": aliases, "crc32c": sums})}}
-    end = 0
-    for name, tensor in stored.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in stored.values():
-            file.write(_bytes(tensor))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read what `save_tensors` wrote.
-
-    Raises:
-        StateError: the file is missing, torn or damaged.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["feedline"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-        sums, aliases = about["crc32c"], about["aliases"]
-        if sums.keys() != tensors.keys():
-            raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
-        for name, tensor in tensors.items():
-            if _native.crc32c(_bytes(tensor)) != sums[name]:
-                raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
-        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
 
 
 def _check_json(state: Mapping[str, Any]) -> dict[str, Any]:
