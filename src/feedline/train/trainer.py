@@ -12,6 +12,7 @@ so that a step never waits for the device.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -83,15 +84,15 @@ class Trainer:
         loss: ``loss(output, minibatch)`` returns one number for each label sample, in a tensor of any shape: torch's
             losses with ``reduction="none"``. Padding must not be in it: choose by the mask, or pack.
         metric: likewise, for reports; None: none.
-        learners: one or several; each updates its own parameters of the model. Data-parallel ones (`data_parallel`)
-            learn from the minibatches of all ranks of torch.distributed together.
+        learners: one or several; each updates its own parameters of the model. With `data_parallel`, `quantized` or
+            `block_momentum` all ranks of torch.distributed learn together.
         forward: ``forward(model, minibatch)`` returns the output; None: ``model(minibatch)``.
         microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
     Raises:
         ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
-            data-parallel learners beside others.
+            learners of which some learn together with other ranks, or not all in one way.
     """
 
     def __init__(
@@ -116,7 +117,10 @@ class Trainer:
         self._parameters = _check_parameters(model, self.learners)
         self._workers = self.learners[0].workers
         if any((learner.workers is None) != (self._workers is None) for learner in self.learners):
-            raise ValueError("expected all learners to be data-parallel or none, got some of both")
+            raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
+        if self._workers is not None:
+            self._workers.join(model, self.learners)
+        self._own_sweeps = 0.0  # whose end this rank has seen; infinite when its source has ended
 
     @property
     def workers(self) -> Workers | None:
@@ -132,18 +136,20 @@ class Trainer:
         """One update.
 
         Args:
-            minibatch: an empty one, or the end of a source, changes nothing. With data-parallel learners this rank's
-                part of a global minibatch; a rank whose part is empty learns from the others'.
+            minibatch: an empty one, or the end of a source, changes nothing. Where ranks learn together, this rank's
+                part of a global minibatch; a rank whose part is empty, or whose source has ended, learns from the
+                others', and all have to be called equally often.
             votes: numbers to be summed over the ranks on the way: `votes` has the sums afterwards.
 
         Returns:
-            Sums of this minibatch, over all ranks with data-parallel learners; false if nothing was updated.
+            Sums of this minibatch, over all ranks that learn together; false if nothing was updated.
 
         Raises:
             ValueError: the loss is no tensor of one number a label sample.
+            StoreError: another rank is missing; names it.
         """
         alone, self.votes = self._workers is None, tuple(votes)
-        if not minibatch or (alone and minibatch.num_sequences == 0):
+        if alone and (not minibatch or minibatch.num_sequences == 0):
             return self._nothing(minibatch)
         if not self.model.training:
             self.model.train()
@@ -154,16 +160,44 @@ class Trainer:
         averaged = alone and self.microbatch is None
         total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
         if self._workers is not None:
-            total = self._summed(self._workers, total)
+            return self._learn_together(self._workers, minibatch, total)
         if total.samples == 0:
             return self._nothing(minibatch)
-        end = minibatch.sweep_end
-        updated = [learner.update(total.samples, sweep_end=end, averaged=averaged) for learner in self.learners]
-        if any(updated):
-            for learner, did in zip(self.learners, updated, strict=True):
-                if not did:  # its rate is 0 here, and may be another one later
-                    learner.skip(total.samples, sweep_end=end)
-        return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
+        updated = self._update(total.samples, total.samples, minibatch.sweep_end, averaged)
+        return Summary(total.loss_sum, total.metric_sum, total.samples, updated)
+
+    def _update(self, samples: int, counted: int, sweep_end: bool, averaged: bool = False) -> bool:
+        """Let the learners learn from gradients over so many samples, where so many count."""
+        updated = [samples > 0 and it.update(samples, sweep_end=sweep_end, averaged=averaged) for it in self.learners]
+        for learner, did in zip(self.learners, updated, strict=True):
+            if not did and (samples == 0 or any(updated)):  # its rate is 0 here, and may be another one later
+                learner.skip(counted, sweep_end=sweep_end)
+            elif did and counted > samples:
+                learner.skip(counted - samples)
+        return any(updated)
+
+    def _learn_together(self, workers: Workers, minibatch: Minibatch, own: Summary) -> Summary:
+        if not minibatch:
+            self._own_sweeps = math.inf
+        elif minibatch.sweep_end:
+            self._own_sweeps += 1
+        result = NOTHING
+
+        def update(samples: int, rows: list[list[float]]) -> None:
+            nonlocal result
+            counts, losses, metrics, sweeps, *votes = zip(*rows, strict=True)
+            counted, self.votes = round(sum(counts)), tuple(sum(vote) for vote in votes)
+            # Where ranks fill minibatches by themselves, a sweep is over when its end has come everywhere.
+            sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
+            if counted:
+                updated = self._update(samples, counted, sweep_end)
+                result = Summary(sum(losses), None if self.metric is None else sum(metrics), counted, updated)
+            elif sweep_end:
+                self._skip(0)
+
+        metric = 0.0 if own.metric_sum is None else float(own.metric_sum)
+        workers.learn([own.samples, float(own.loss_sum), metric, self._own_sweeps, *self.votes], update)
+        return result
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
         """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
@@ -208,23 +242,19 @@ class Trainer:
         return total
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
-        if minibatch.num_sequences == 0:
+        if not minibatch or minibatch.num_sequences == 0:
             return ()
         return (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
-
-    def _summed(self, workers: Workers, total: Summary) -> Summary:
-        """Gradients and sums over all ranks."""
-        metric = 0.0 if total.metric_sum is None else total.metric_sum
-        counts = (total.loss_sum, metric, float(total.samples), *self.votes)
-        loss, metric, samples, *self.votes = workers.sum(self._parameters, counts)
-        return Summary(loss, None if self.metric is None else metric, round(samples)) if samples else NOTHING
 
     def _nothing(self, minibatch: Minibatch) -> Summary:
         """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""
         if minibatch and minibatch.sweep_end:
-            for learner in self.learners:
-                learner.skip(0, sweep_end=True)
+            self._skip(0)
         return NOTHING
+
+    def _skip(self, samples: int) -> None:
+        for learner in self.learners:
+            learner.skip(samples, sweep_end=True)
 
     def _criteria(self, minibatch: Minibatch) -> tuple[Summary, torch.Tensor]:
         with self.autocast:
@@ -255,7 +285,9 @@ class Trainer:
             state = learner.state_dict()
             tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
             rest.append(state)
-        return tensors, {"learners": rest, "training": self.model.training}
+        together = {} if self._workers is None else self._workers.state_dict()
+        tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
+        return tensors, {"learners": rest, "training": self.model.training, "workers": together}
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Go on from a state.
@@ -281,7 +313,18 @@ class Trainer:
             prefix = f"learner{i}/"
             mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             learner.load_state_dict({**own, "tensors": mine})
+        self._load_workers(tensors, state["workers"])
         self.model.train(bool(state["training"]))
+
+    def _load_workers(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        if self._workers is not None:
+            mine = {n.removeprefix("workers/"): t for n, t in tensors.items() if n.startswith("workers/")}
+            self._workers.load_state_dict({**state, "tensors": mine} if state else {})
+        elif state:
+            raise StateError(
+                "expected the state of a trainer that learns alone", saved={"workers": state["way"]}, current={}
+            )
+        self._own_sweeps = float(self.learners[0].sweeps)
 
 
 def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:
