@@ -120,7 +120,9 @@ class Trainer:
             raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
         if self._workers is not None:
             self._workers.join(model, self.learners)
-        self._own_sweeps = 0.0  # whose end this rank has seen; infinite when its source has ended
+        self._own_sweeps = float(
+            self.learners[0].sweeps
+        )  # whose end this rank has seen; infinite when its source has ended
 
     @property
     def workers(self) -> Workers | None:
@@ -131,6 +133,11 @@ class Trainer:
     def samples(self) -> int:
         """Label samples that the first learner has counted."""
         return self.learners[0].samples
+
+    @property
+    def sweeps(self) -> int:
+        """Sweeps whose end the first learner has counted; over all ranks that learn together."""
+        return self.learners[0].sweeps
 
     def train_minibatch(self, minibatch: Minibatch, votes: Sequence[float] = ()) -> Summary:
         """One update.
@@ -163,18 +170,27 @@ class Trainer:
             return self._learn_together(self._workers, minibatch, total)
         if total.samples == 0:
             return self._nothing(minibatch)
-        updated = self._update(total.samples, total.samples, minibatch.sweep_end, averaged)
-        return Summary(total.loss_sum, total.metric_sum, total.samples, updated)
+        end = minibatch.sweep_end
+        updated = [learner.update(total.samples, sweep_end=end, averaged=averaged) for learner in self.learners]
+        if any(updated):
+            for learner, did in zip(self.learners, updated, strict=True):
+                if not did:  # its rate is 0 here, and may be another one later
+                    learner.skip(total.samples, sweep_end=end)
+        return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
 
-    def _update(self, samples: int, counted: int, sweep_end: bool, averaged: bool = False) -> bool:
-        """Let the learners learn from gradients over so many samples, where so many count."""
-        updated = [samples > 0 and it.update(samples, sweep_end=sweep_end, averaged=averaged) for it in self.learners]
-        for learner, did in zip(self.learners, updated, strict=True):
-            if not did and (samples == 0 or any(updated)):  # its rate is 0 here, and may be another one later
+    def _update(self, samples: int, counted: int, sweep_end: bool) -> bool:
+        """Let the learners learn from gradients over ``samples`` of the ``counted`` ones; the same on every rank."""
+        active = [learner.learning_rate() != 0 for learner in self.learners]
+        if not any(active):
+            return False
+        for learner, on in zip(self.learners, active, strict=True):
+            if not on or not samples:  # another time it may have a rate, or this rank samples
                 learner.skip(counted, sweep_end=sweep_end)
-            elif did and counted > samples:
+                continue
+            learner.update(samples, sweep_end=sweep_end)
+            if counted > samples:
                 learner.skip(counted - samples)
-        return any(updated)
+        return True
 
     def _learn_together(self, workers: Workers, minibatch: Minibatch, own: Summary) -> Summary:
         if not minibatch:
