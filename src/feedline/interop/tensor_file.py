@@ -36,6 +36,7 @@ _DTYPES = {
     torch.float8_e5m2: "F8_E5M2",
 }
 
+
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
     """Write tensors as one new safetensors file, forced to disk.
 

@@ -136,12 +136,12 @@ class Code:
             cells = 2**self.bits
             scale = torch.where(numbers > 0, cells / (2 * numbers), 0)
             code = ((value + numbers) * scale).to(torch.int32).clamp_(0, cells - 1)
-        return torch.cat([numbers.contiguous().view(torch.uint8), self._packed(code)], 1)
+        return torch.cat([_seen_as(torch.uint8, numbers), self._packed(code)], 1)
 
     def decode(self, codes: torch.Tensor, width: int) -> torch.Tensor:
         """Rows of ``width`` elements (float32)."""
         held = 8 if self.bits == 1 else 4
-        numbers = codes[:, :held].contiguous().view(torch.float32)
+        numbers = _seen_as(torch.float32, codes[:, :held])
         code = self._unpacked(codes[:, held:], width)
         if self.bits == 1:
             return torch.where(code > 0, numbers[:, 1:], numbers[:, :1])
@@ -149,7 +149,7 @@ class Code:
 
     def _packed(self, code: torch.Tensor) -> torch.Tensor:
         if self._wide == 16:
-            return code.to(torch.uint16).view(torch.uint8)
+            return _seen_as(torch.uint8, code.to(torch.uint16))
         each = 8 // self._wide
         padded = torch.nn.functional.pad(code.to(torch.uint8), (0, -code.shape[1] % each))
         packed = torch.zeros(len(code), padded.shape[1] // each, dtype=torch.uint8)
@@ -159,12 +159,18 @@ class Code:
 
     def _unpacked(self, packed: torch.Tensor, width: int) -> torch.Tensor:
         if self._wide == 16:
-            return packed.contiguous().view(torch.uint16).to(torch.int32)
+            return _seen_as(torch.uint16, packed).to(torch.int32)
         each = 8 // self._wide
         code = torch.empty(len(packed), packed.shape[1] * each, dtype=torch.uint8)
         for k in range(each):
             code[:, k::each] = (packed >> (self._wide * k)) & (2**self._wide - 1)
         return code[:, :width]
+
+
+def _seen_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
+    """The bytes of rows as another dtype."""
+    fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that cannot be looked at so
+    return fresh.copy_(rows).view(dtype)
 
 
 def _mean(value: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
