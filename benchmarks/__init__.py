@@ -19,4 +19,7 @@ QUESTIONS = (
     "learners",
     "training_session",
     "checkpoint",
+    "kvstore",
+    "compression",
+    "row_sparse",
 )

@@ -56,6 +56,20 @@ void run(const std::vector<Merge<T>>& merges, std::size_t total, std::size_t byt
     for (std::thread& helper : helpers) helper.join();
 }
 
+// Whether an output shares a part of its memory with an input, without being it.
+template <class T>
+bool overlaps(const Merge<T>& job) {
+    for (std::size_t k = 0; k < job.num_out; ++k) {
+        const auto to = reinterpret_cast<std::uintptr_t>(job.out[k]);
+        for (std::size_t i = 0; i < job.num_in; ++i) {
+            const auto from = reinterpret_cast<std::uintptr_t>(job.in[i]);
+            const std::uintptr_t apart = to > from ? to - from : from - to;
+            if (apart != 0 && apart < job.count * sizeof(T)) return true;
+        }
+    }
+    return false;
+}
+
 template <class T>
 void merge_all(nb::sequence jobs, std::size_t threads) {
     std::vector<Merge<T>> merges;
@@ -86,11 +100,22 @@ void merge_all(nb::sequence jobs, std::size_t threads) {
         merges[j].in = reinterpret_cast<const T* const*>(first);
         merges[j].out = reinterpret_cast<T* const*>(first + merges[j].num_in);
     }
+    // Outputs that lie across inputs are written when all of these have been read.
+    std::vector<Merge<T>> later;
+    std::size_t later_total = 0;
+    for (Merge<T>& job : merges) {
+        if (job.num_out < 2 || !overlaps(job)) continue;
+        later.push_back({const_cast<const T* const*>(job.out), 1, job.out + 1, job.num_out - 1, job.count});
+        later_total += job.count;
+        job.num_out = 1;
+    }
     if (bytes < kHoldGil) {
         run(merges, total, bytes, written, 1);
+        run(later, later_total, bytes, written, 1);
     } else {
         nb::gil_scoped_release unlocked;
         run(merges, total, bytes, written, threads);
+        run(later, later_total, bytes, written, threads);
     }
 }
 
@@ -111,6 +136,7 @@ void bind_merge(nb::module_& m) {
     m.def("merge", &merge_jobs, "jobs"_a, "item_bytes"_a, "threads"_a = 1,
           "Sums, and copies of each sum, in one pass. Each job is (count, inputs, outputs): addresses of\n"
           "float32 or float64 arrays of `count` elements that the caller has checked, aligned, and keeps\n"
-          "alive and unchanged during the call. Work above 1 MiB uses up to `threads` threads; above 32 KiB\n"
+          "alive and unchanged during the call. The first output overlaps no input unless it is one; others\n"
+          "may. Work above 1 MiB uses up to `threads` threads; above 32 KiB\n"
           "the GIL is released.");
 }

@@ -1,4 +1,4 @@
-"""How do workers agree? Key-value stores: named arrays, to which gradients are pushed and from which weights are pulled.
+"""How do workers agree? Key-value stores: named arrays; gradients are pushed to them, weights are pulled from them.
 
     store = fl.kvstore.create("local")
     store.init("w", torch.zeros(3))

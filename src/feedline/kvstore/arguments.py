@@ -41,7 +41,11 @@ def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
         got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         raise RefusedError(f"expected a list of {len(keys)} {name}s, one for each key, got {got}")
     for one, item in zip(keys, value, strict=True):
-        found.setdefault(one, []).extend(listed(item, name))
+        tensors = listed(item, name)
+        if one in found:
+            found[one] += tensors
+        else:
+            found[one] = tensors
     return found
 
 
@@ -51,7 +55,9 @@ def listed(value: Any, name: str) -> list[Any]:
         return [as_tensor(value, name)]
     if not value:
         raise RefusedError(f"expected at least one {name} for each key, got an empty list")
-    return [as_tensor(one, name) for one in value]
+    # Most of what comes is what it should be, and a call for each would cost more than all else.
+    plain = torch.Tensor
+    return [one if type(one) is plain and not one.requires_grad else as_tensor(one, name) for one in value]
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:

@@ -15,6 +15,7 @@ Guarantees, for every kind of store:
 
 from __future__ import annotations
 
+import builtins
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -158,17 +159,17 @@ class KVStore(ABC):
             raise ValueError(f"expected the capability 'optimizer', got {capability!r}")
         return type(self).set_optimizer is not KVStore.set_optimizer
 
-    def barrier(self) -> None:
+    def barrier(self) -> None:  # noqa: B027  # nothing is the right thing for a store without others
         """Wait until every worker has come here; alone, there is nobody to wait for."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of everything; again is as once. The store cannot be used afterwards."""
 
     def __enter__(self) -> KVStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

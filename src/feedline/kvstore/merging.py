@@ -21,7 +21,7 @@ _NATIVE = {torch.float32: 4, torch.float64: 8}
 
 
 def run(jobs: Iterable[Job]) -> None:
-    """Do all jobs. An output may be one of the job's inputs, but overlap none in another way (see `overlapping`)."""
+    """Do all jobs. Outputs may lie across inputs, but for a job's first one."""
     native: dict[int, list[tuple[int, list[int], list[int]]]] = {4: [], 8: []}
     for inputs, outputs in jobs:
         dtype = inputs[0].dtype
@@ -38,33 +38,15 @@ def run(jobs: Iterable[Job]) -> None:
             _native.merge(batch, item_bytes, torch.get_num_threads())
 
 
-def overlapping(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    """Whether an output shares a part of its memory with an input, without being it."""
-    spans = [_span(tensor) for tensor in inputs]
-    for output in outputs:
-        start, end = _span(output)
-        if any(start < last and first < end and (first, last) != (start, end) for first, last in spans):
-            return True
-    return False
-
-
-def _span(tensor: Any) -> tuple[int, int]:
-    """First address of a tensor's elements, and the one behind its last."""
-    start = tensor.data_ptr()
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return start, start + (reach if tensor.numel() else 0) * tensor.element_size()
-
-
 def _by_torch(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    total, *others = outputs
+    total, others = inputs[0], outputs
     if len(inputs) > 1:
+        total, *others = outputs
         own = total.data_ptr()
         # What is stored may have been pushed back by an updater that kept it.
         terms = [t.clone() if t.data_ptr() == own else t for t in inputs[1:]]
         total.copy_(inputs[0])
         for term in terms:
             total.add_(term.to(total.device, non_blocking=True))
-    else:
-        total.copy_(inputs[0])
     for other in others:
         other.copy_(total)

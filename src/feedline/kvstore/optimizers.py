@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from feedline.errors import StateError
@@ -219,8 +220,10 @@ class Adam(Optimizer):
         if self.wd:
             g.add_(weight, alpha=self.wd)
         self.clipped(g)
-        mean = states["mean"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+        # MXNet takes one minus a beta in single precision, which moves weights by some 1e-5 of a step.
+        rest1, rest2 = (float(np.float32(1) - np.float32(beta)) for beta in (self.beta1, self.beta2))
+        mean = states["mean"].mul_(self.beta1).add_(g, alpha=rest1)
+        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=rest2)
         rate = self.learning_rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
         weight.addcdiv_(mean, torch.sqrt(variance, out=g).add_(self.epsilon), value=-rate)
 

@@ -41,6 +41,7 @@ NAMES: dict[str, Names] = {
     "mxnet.context": Names(
         provided="Context current_context gpu num_gpus",
         approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
+        added={"Context.device": "the `torch.device`"},
     ),
     "mxnet.kvstore": Names(
         provided="KVStore KVStore.broadcast KVStore.is_capable KVStore.num_workers KVStore.rank KVStore.type",

@@ -22,11 +22,11 @@ class Context:
     """
 
     def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
-        if isinstance(device_type, Context):
-            device_type, device_id = device_type.device_type, device_type.device_id
-        if device_type not in _TYPES or device_id < 0:
-            raise ValueError(f"expected a device of {', '.join(_TYPES)} and a number from 0, got {device_type!r}")
-        self.device_type, self.device_id = device_type, int(device_id)
+        given = device_type
+        self.device_type: str = given.device_type if isinstance(given, Context) else given
+        self.device_id: int = given.device_id if isinstance(given, Context) else int(device_id)
+        if self.device_type not in _TYPES or self.device_id < 0:
+            raise ValueError(f"expected a device of {', '.join(_TYPES)} and a number from 0, got {self}")
 
     @property
     def device(self) -> Any:

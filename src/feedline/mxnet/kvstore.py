@@ -146,9 +146,7 @@ class KVStore:
                 if not isinstance(item, RowSparseNDArray):
                     raise MXNetError(f"expected row_sparse outs for row_sparse_pull, got a dense one for key {one!r}")
                 if not self._sparse[one]:
-                    raise MXNetError(
-                        f"expected a key of stype row_sparse for row_sparse_pull, got {one!r}, a dense one"
-                    )
+                    raise MXNetError(f"expected a row_sparse key for row_sparse_pull, got {one!r}, a dense one")
                 once = torch.unique(wanted.tensor.reshape(-1).to(torch.int64))
                 rows = torch.empty((len(once), *item.shape[1:]), dtype=item._rows.dtype, device=item._rows.device)
                 todo.append((one, item, once, rows))

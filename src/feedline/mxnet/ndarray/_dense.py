@@ -164,11 +164,10 @@ class NDArray:
         return NDArray(found.reshape(1) if found.dim() == 0 else found, self.context)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        place = self.tensor[_index(key)]
-        if isinstance(key, NDArray) or (isinstance(key, (list, np.ndarray))):
-            self.tensor[_index(key)] = _operand(value, self.tensor)
-        else:
-            place.copy_(torch.as_tensor(_operand(value, place)).expand(place.shape))
+        operand = _operand(value, self.tensor)
+        if operand is NotImplemented:
+            operand = torch.as_tensor(value, dtype=self.tensor.dtype)  # nested lists
+        self.tensor[_index(key)] = operand
 
     # ---- arithmetic -----------------------------------------------------------------------------------------
 
