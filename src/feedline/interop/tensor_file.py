@@ -38,8 +38,6 @@ _DTYPES = {
 }
 
 
-<<<<<<< HEAD
-=======
 def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
     """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
 
@@ -56,7 +54,6 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
     sync(path.parent)
 
 
->>>>>>> kvstore
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
     """Write tensors as one new safetensors file, forced to disk; names that share memory go to its metadata.
 
