@@ -39,10 +39,10 @@ class Job:
     Args:
         function: of a test module.
         world: ranks.
-        settings: passed on; those that are lists of ``world`` elements in ``each``, one to each rank.
+        settings: passed on.
     """
 
-    def __init__(self, function, world, each=None, env=None, **settings):
+    def __init__(self, function, world, /, **settings):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "feedline", "feedline.kvstore", "feedline.train"])
         port = free_port()
@@ -53,11 +53,9 @@ class Job:
                 "WORLD_SIZE": str(world),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
-                **(env or {}),
             }
             ours, theirs = context.Pipe()
-            own = {**settings, **{name: values[rank] for name, values in (each or {}).items()}}
-            process = context.Process(target=_main, args=(theirs, function, rank, variables, own), daemon=True)
+            process = context.Process(target=_main, args=(theirs, function, rank, variables, settings), daemon=True)
             process.start()
             theirs.close()
             self.ranks.append((process, ours))
@@ -90,7 +88,7 @@ class Job:
         os.kill(self.ranks[rank][0].pid, signum)
 
 
-def run(function, world, **settings):
+def run(function, world, /, **settings):
     """What all ranks return; raises AssertionError if one of them fails."""
     with Job(function, world, **settings) as job:
         found = job.results()

@@ -10,7 +10,8 @@ Guarantees:
 - nobody hangs: a rank that has died is an error at the others' next exchange, or in the one under way, at once; one
   that is silent (stopped, cut off, elsewhere in its program) when ``timeout`` has passed; one that closed, at once;
 - a `StoreError` names the rank, which sockets alone do not: `feedline.kvstore.heartbeat` finds out;
-- `close`, the garbage collector, or the end of the program leaves no thread and no socket behind.
+- `close`, the garbage collector, or the end of the program leaves no thread and no socket behind; but a meeting point
+  that rank 0 serves itself stays as long as its program, for others may come again.
 
 After an error the connections are unusable, on every rank: all have to start again from the last checkpoint.
 
@@ -109,16 +110,19 @@ class Collective:
         rows = self.gather_tensors(padded) if max(lengths) else [padded] * self.count
         return [bytes(row[:n].tolist()) for row, n in zip(rows, lengths, strict=True)]
 
-    def agree(self, text: str) -> None:
-        """Find out whether all ranks are about to do the same.
+    def agree(self, text: str, flag: bool = False) -> list[bool]:
+        """Find out whether all ranks are about to do the same, and exchange a flag on the way.
+
+        Returns:
+            The flag of every rank, by rank.
 
         Raises:
             StoreError: they are not; says what each is about to do. The ranks can go on.
         """
         digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little")
-        digests = [row[0] for row in self.gather([float(digest)])]
-        if len(set(digests)) == 1:
-            return
+        rows = self.gather([float(digest), float(flag)])
+        if all(row[0] == rows[0][0] for row in rows):
+            return [row[1] > 0 for row in rows]
         texts = [got.decode() for got in self.gather_bytes(text.encode())]
         usual = max(texts, key=texts.count)
         others = tuple(r for r, got in enumerate(texts) if got != usual)

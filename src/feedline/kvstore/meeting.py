@@ -21,6 +21,9 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: "True" where the launcher itself serves the store.
 BY_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
+#: Stores that this process serves, by address: others may come again, so they stay as long as the process.
+_served: dict[str, Any] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -84,11 +87,15 @@ def _serve(rank: int, address: str, serves: bool, span: datetime.timedelta) -> A
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"expected an address such as '127.0.0.1:29500', got {address!r}")
+    if serves and address in _served:
+        return _served[address]
     try:
-        # A program may ask several times for one address; the server is then the same.
-        return torch.distributed.TCPStore(
+        store = torch.distributed.TCPStore(
             host.strip("[]"), int(port), None, serves, span, wait_for_workers=False, multi_tenant=True
         )
+        if serves:
+            _served[address] = store
+        return store
     except RuntimeError as error:
         why = str(error).splitlines()[0]
         if serves:
