@@ -70,7 +70,7 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         name = "all" if whole else "of-" + "-".join(map(str, ranks))
         host = ranks.index(0) if 0 in ranks and _served_by_rank_0(store) else None
         return Place(store, ranks.index(own), len(ranks), name, host)
-    if group is not None or any(os.environ.get(name) is None for name in VARIABLES):
+    if group is not None or not under_launcher():
         raise RuntimeError(
             "expected ranks that know of each other: call torch.distributed.init_process_group, start with torchrun, "
             f"or set {', '.join(VARIABLES)}"
@@ -80,6 +80,11 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
     store = _serve(own, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", serves and own == 0, span)
     # A launcher's store outlives the ranks that it starts again.
     return Place(store, own, size, f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 0 if serves else None)
+
+
+def under_launcher() -> bool:
+    """Whether torchrun, or another launcher that sets its variables, has started this process."""
+    return all(os.environ.get(name) is not None for name in VARIABLES)
 
 
 def _serve(rank: int, address: str, serves: bool, span: datetime.timedelta) -> Any:

@@ -193,10 +193,9 @@ class Trainer:
         return True
 
     def _learn_together(self, workers: Workers, minibatch: Minibatch, own: Summary) -> Summary:
-        if not minibatch:
-            self._own_sweeps = math.inf
-        elif minibatch.sweep_end:
+        if minibatch and minibatch.sweep_end:
             self._own_sweeps += 1
+        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
         result = NOTHING
 
         def update(samples: int, rows: list[list[float]]) -> None:
@@ -212,7 +211,7 @@ class Trainer:
                 self._skip(0)
 
         metric = 0.0 if own.metric_sum is None else float(own.metric_sum)
-        workers.learn([own.samples, float(own.loss_sum), metric, self._own_sweeps, *self.votes], update)
+        workers.learn([own.samples, float(own.loss_sum), metric, sweeps_seen, *self.votes], update)
         return result
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
@@ -340,7 +339,7 @@ class Trainer:
             raise StateError(
                 "expected the state of a trainer that learns alone", saved={"workers": state["way"]}, current={}
             )
-        self._own_sweeps = float(self.learners[0].sweeps)
+        self._own_sweeps = self.learners[0].sweeps
 
 
 def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:

@@ -158,6 +158,8 @@ class Trainer:
         self._trained = _plus(self._trained, self._last)
         for writer in self._writers:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
+            if self.modern.workers is not None and self._last.samples:
+                writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
         return self._last.updated
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
