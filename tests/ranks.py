@@ -24,7 +24,6 @@ class Failure:
     kind: str
     text: str
     ranks: tuple[int, ...]
-    seconds: float
 
 
 def free_port():
@@ -113,12 +112,11 @@ def _main(connection, function, rank, variables, settings):
     import torch
 
     torch.set_num_threads(1)
-    began = time.monotonic()
     try:
         connection.send(function(rank, **settings))
     except Exception as error:
         import traceback
 
         traceback.print_exc(file=sys.stderr)
-        failure = Failure(type(error).__name__, str(error), getattr(error, "ranks", ()), time.monotonic() - began)
+        failure = Failure(type(error).__name__, str(error), getattr(error, "ranks", ()))
         connection.send(failure)
