@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import feedline as fl
-from feedline.train import Evaluation, MomentumSGD, Saving, Schedule, Trainer, TrainingSession, data_parallel
+from feedline.train import Evaluation, KeepBest, MomentumSGD, Saving, Schedule, Trainer, TrainingSession, data_parallel
 
 
 class Model(torch.nn.Module):
@@ -64,7 +64,7 @@ class Watches:
         return lambda *arguments: None
 
 
-def main(rank, world, size=11, dropout=0.0, folder=None, interrupt=None, interrupted_rank=0, held_out=None):
+def main(rank, world, size=11, dropout=0.0, folder=None, interrupt=None, interrupted_rank=0, held_out=None, best=None):
     """What this rank ends with."""
     if world > 1:
         torch.distributed.init_process_group("gloo")
@@ -89,12 +89,15 @@ def main(rank, world, size=11, dropout=0.0, folder=None, interrupt=None, interru
         reporters=[watch, *([Interrupts(interrupt)] if interrupt and rank == interrupted_rank else [])],
         saving=None if folder is None else Saving(folder),
         validation=Evaluation(testing, every=fl.sweeps(1), size=size),
+        epoch=None if best is None else fl.sweeps(1),
+        controllers=[] if best is None else [KeepBest(best)],
     ).run()
     result = {
         "parameters": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
         "samples": run.samples,
         "interrupted": run.interrupted,
         "seen": watch.seen,
+        "best": None if best is None else KeepBest(best).restore(model),
     }
     if world > 1:
         torch.distributed.barrier()

@@ -75,7 +75,7 @@ class Together(ABC):
         if any(not isinstance(other, Together) or other.settings() != self.settings() for other in others):
             raise ValueError("expected all learners of a trainer to learn together in one way, with equal settings")
         self._model, self._learners, self._equal = model, list(learners), False
-        self.parameters = [p for learner in learners for p in learner.parameters.values() if p.requires_grad]
+        self.parameters = [p for learner in learners for p in learner.parameters.values()]
 
     def settings(self) -> dict[str, Any]:
         """What has to be equal for all learners of a trainer."""
