@@ -30,4 +30,5 @@ QUESTIONS = (
     "kvstore",
     "compression",
     "row_sparse",
+    "dist_sync",
 )

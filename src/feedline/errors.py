@@ -16,7 +16,7 @@ Every message says what was expected, what came, where, and what to do next. A w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -122,7 +122,15 @@ class WorkerError(FeedlineError, RuntimeError):
 
 
 class StoreError(FeedlineError):
-    """A peer of the key-value store is gone or disagrees; names the key and the rank."""
+    """A peer of the key-value store is gone or disagrees; names the key and the rank.
+
+    Attributes:
+        ranks: the peers, where they are known.
+    """
+
+    def __init__(self, what: str, *, ranks: Sequence[int] = ()) -> None:
+        super().__init__(what)
+        self.ranks = tuple(ranks)
 
 
 class CompatError(FeedlineError):

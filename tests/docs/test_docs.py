@@ -31,7 +31,11 @@ def test_page_runs(page, tmp_path, monkeypatch):
 
 def test_blocks_that_are_not_run_are_few_and_say_why():
     reasons = [f"{name(page)}: {b.reason}" for page in PAGES for b in blocks(page.read_text("utf-8")) if b.reason]
-    assert reasons == []
+    # What these two say is tested by tests/kvstore/test_hosts.py and tests/train/test_elastic.py.
+    assert reasons == [
+        "docs/how-to/several-workers.md: takes two machines",
+        "docs/how-to/several-workers.md: it would have to be killed",
+    ]
 
 
 def anchors(text):

@@ -1,16 +1,9 @@
-"""One rank of a job: trains data-parallel in a session and writes down how it ended. For test_data_parallel.
-
-python -m tests.train.ranks_program '{"rank": 0, "world": 2, ...}'
-"""
+"""One rank of a job: trains data-parallel in a session and tells how it ended. For test_data_parallel."""
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -71,52 +64,42 @@ class Watches:
         return lambda *arguments: None
 
 
-def main(job):
-    torch.set_num_threads(1)
-    if job["world"] > 1:
-        torch.distributed.init_process_group(
-            "gloo",
-            init_method=f"file://{job['meet']}",
-            rank=job["rank"],
-            world_size=job["world"],
-            timeout=datetime.timedelta(seconds=60),
-        )
+def main(rank, world, size=11, dropout=0.0, folder=None, interrupt=None, interrupted_rank=0, held_out=None, best=None):
+    """What this rank ends with."""
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 9, 60)
     x = [rng.normal(size=(n, 6)).astype("f4") for n in lengths]
     y = [sequence[:, :3].argmax(1) for sequence in x]
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=y), seed=3, max_sweeps=2)
-    held_out = fl.MinibatchSource(
-        fl.ArrayDeserializer(x=x[:9], y=y[:9]), shuffle=False, max_sweeps=1, partition=job.get("held_out")
+    testing = fl.MinibatchSource(
+        fl.ArrayDeserializer(x=x[:9], y=y[:9]), shuffle=False, max_sweeps=1, partition=held_out
     )
     torch.manual_seed(5)
-    model = Model(job["dropout"])
-    torch.manual_seed(100 + job["rank"])  # dropout differs by rank, as it should
+    model = Model(dropout)
+    torch.manual_seed(100 + rank)  # dropout differs by rank, as it should
     learner = MomentumSGD(model.parameters(), Schedule([0.2, 0.1], epoch_size=200), momentum=0.5, l2=0.01)
-    trainer = Trainer(model, losses, wrong, data_parallel(learner) if job["world"] > 1 else learner)
+    trainer = Trainer(model, losses, wrong, data_parallel(learner) if world > 1 else learner)
     watch = Watches()
     run = TrainingSession(
         trainer,
         source,
-        job["size"],
-        reporters=[watch] + ([Interrupts(job["interrupt"])] if job.get("interrupt") else []),
-        saving=Saving(job["folder"]) if "folder" in job else None,
-        validation=Evaluation(held_out, every=fl.sweeps(1), size=job["size"]),
-        epoch=fl.sweeps(1) if "best" in job else None,
-        controllers=[KeepBest(job["best"])] if "best" in job else [],
+        size,
+        reporters=[watch, *([Interrupts(interrupt)] if interrupt and rank == interrupted_rank else [])],
+        saving=None if folder is None else Saving(folder),
+        validation=Evaluation(testing, every=fl.sweeps(1), size=size),
+        epoch=None if best is None else fl.sweeps(1),
+        controllers=[] if best is None else [KeepBest(best)],
     ).run()
     result = {
         "parameters": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
         "samples": run.samples,
         "interrupted": run.interrupted,
         "seen": watch.seen,
-        "best": KeepBest(job["best"]).restore(model) if "best" in job else None,
+        "best": None if best is None else KeepBest(best).restore(model),
     }
-    Path(job["out"]).write_text(json.dumps(result))
-    if job["world"] > 1:
+    if world > 1:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    return result

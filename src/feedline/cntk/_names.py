@@ -11,7 +11,6 @@ from feedline._facades import Names
 from feedline._facades import alike as _all
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
-_DISTRIBUTED = "not there yet: use `feedline.train.data_parallel` with feedline's own trainer, or one worker"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 
@@ -33,8 +32,9 @@ NAMES: dict[str, Names] = {
     "cntk": Names(
         provided="Axis CheckpointConfig DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView Trainer "
         "TrainingSession UnitType Value adadelta adagrad adam all_devices asarray asvalue axis cntk_py core cpu "
-        "default_unit_gain_value device fsadagrad get_gpu_properties gpu io learners learning_parameter_schedule "
-        "learning_parameter_schedule_per_sample learning_rate_schedule logging minibatch_size_schedule "
+        "default_unit_gain_value device distributed fsadagrad get_gpu_properties gpu io learners "
+        "learning_parameter_schedule learning_parameter_schedule_per_sample learning_rate_schedule logging "
+        "minibatch_size_schedule "
         "momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov rmsprop set_default_device "
         "set_excluded_devices sgd train training_parameter_schedule training_session try_set_default_device "
         "use_default_device variables",
@@ -52,7 +52,6 @@ NAMES: dict[str, Names] = {
                 "initializer input_variable layers load_model losses metrics misc ops placeholder random sequence",
                 _NETWORKS,
             ),
-            "distributed": _DISTRIBUTED,
             "debugging": "use torch's profiler, and `source.stats()` for the feed",
             "user_function": _NETWORKS,
         },
@@ -238,9 +237,23 @@ NAMES: dict[str, Names] = {
         approximated={"TensorBoardProgressWriter": _NO_GRAPH},
     ),
     "cntk.train": Names(
-        provided="CheckpointConfig DataUnit Trainer TrainingSession minibatch_size_schedule training_session",
+        provided="CheckpointConfig DataUnit Trainer TrainingSession distributed minibatch_size_schedule "
+        "training_session",
         approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
-        absent={"distributed": _DISTRIBUTED},
+    ),
+    "cntk.train.distributed": Names(
+        provided="Communicator Communicator.barrier Communicator.current_worker Communicator.finalize "
+        "Communicator.is_main Communicator.num_workers Communicator.rank Communicator.workers DistributedLearner "
+        "DistributedLearner.communicator DistributedLearner.total_number_of_samples_seen WorkerDescriptor "
+        "WorkerDescriptor.global_rank WorkerDescriptor.host_id",
+        mended={
+            "block_momentum_distributed_learner": "models are equal on all workers behind each block (CNTK: they "
+            "differ where workers have seen different numbers of samples)",
+        },
+        approximated={
+            "data_parallel_distributed_learner": "1 to 16 bits, or 32; workers are started by torchrun, not mpiexec",
+            "mpi_communicator": "torch.distributed, not MPI",
+        },
     ),
     "cntk.train.trainer": Names(
         provided="Trainer.evaluation_function Trainer.loss_function Trainer.parameter_learners "

@@ -9,14 +9,20 @@
 `create` makes one; `KVStore` says what all of them do, and `register` adds kinds. Needs torch.
 """
 
+from functools import partial
+
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater, create, register
+from feedline.kvstore.dist import DistStore
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
 
 register("local", LocalStore)
 register("device", lambda: LocalStore("device"))
+register("dist_sync", DistStore)
+register("dist_device_sync", partial(DistStore, "dist_device_sync"))
 
 __all__ = [
+    "DistStore",
     "KVStore",
     "Key",
     "LocalStore",

@@ -17,7 +17,9 @@ from feedline.train.learners import (
     Step,
     TorchLearner,
     Universal,
+    block_momentum,
     data_parallel,
+    quantized,
 )
 from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.schedules import Schedule
@@ -50,6 +52,8 @@ __all__ = [
     "Trainer",
     "TrainingSession",
     "Universal",
+    "block_momentum",
     "data_parallel",
     "plot_losses",
+    "quantized",
 ]

@@ -17,7 +17,7 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoints
-from feedline.train.ranks import over_ranks, rank
+from feedline.train.ranks import rank
 from feedline.train.session import TrainingSession
 from feedline.train.trainer import Summary, uncompiled
 
@@ -143,7 +143,7 @@ class KeepBest:
             if rank() == 0:
                 self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
             if run.trainer.workers is not None:
-                over_ranks([value])  # nobody goes on to read it before it is there
+                run.trainer.workers.ranks.barrier()  # nobody goes on to read it before it is there
 
     @property
     def folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""The ranks of torch.distributed: who one is, numbers of all of them, and everybody's random generators.
+"""The ranks of a session: which one this is, and everybody's random generators.
 
 Without torch.distributed there is one rank, 0. What is exchanged are numbers and JSON text, never pickles.
 """
@@ -14,32 +14,49 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.kvstore.collective import Collective
+from feedline.train.learners.base import Workers
+
 
 def rank() -> int:
     """Rank of this process in torch.distributed, 0 without it."""
     return int(torch.distributed.get_rank()) if _initialised() else 0
 
 
-def over_ranks(numbers: Sequence[float]) -> list[list[float]]:
-    """As many ``numbers`` of every rank, by rank; all ranks have to ask."""
-    if not _initialised():
-        return [list(numbers)]
-    own = torch.tensor(list(numbers), dtype=torch.float64, device=_device())
-    everywhere = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(everywhere, own)
-    return [row.tolist() for row in everywhere]
+class Ranks:
+    """The ranks that run one session: those whose learners learn together, or else all of torch.distributed's."""
 
+    def __init__(self, workers: Workers | None) -> None:
+        self._workers = workers
+        self._own: Collective | None = None
 
-def random_states() -> list[dict[str, Any]]:
-    """States of the generators that user code may draw from, by rank, in JSON types; all ranks have to ask."""
-    own = json.dumps(_random_state()).encode()
-    lengths = [int(row[0]) for row in over_ranks([float(len(own))])]
-    if len(lengths) == 1:
-        return [json.loads(own)]
-    padded = torch.frombuffer(bytearray(own.ljust(max(lengths))), dtype=torch.uint8).to(_device())
-    everywhere = [torch.empty_like(padded) for _ in lengths]
-    torch.distributed.all_gather(everywhere, padded)
-    return [json.loads(bytes(row[:n].tolist())) for row, n in zip(everywhere, lengths, strict=True)]
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """As many ``numbers`` of every rank, by rank; all ranks have to ask."""
+        return [list(numbers)] if self._alone() else self._connected().gather(numbers)
+
+    def random_states(self) -> list[dict[str, Any]]:
+        """States of the generators that user code may draw from, by rank, in JSON types; all ranks have to ask."""
+        if self._alone():
+            return [json.loads(json.dumps(_random_state()))]
+        texts = self._connected().gather_bytes(json.dumps(_random_state()).encode())
+        return [json.loads(text) for text in texts]
+
+    def close(self) -> None:
+        """Let go of connections that were made for the session."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def _alone(self) -> bool:
+        return self._workers is None and not _initialised()
+
+    def _connected(self) -> Collective:
+        if self._workers is not None:
+            connected: Collective = self._workers.ranks
+            return connected
+        if self._own is None:
+            self._own = Collective()
+        return self._own
 
 
 def restore_random_state(states: Sequence[Mapping[str, Any]]) -> None:
@@ -85,7 +102,3 @@ def _bytes(text: str) -> torch.Tensor:
 
 def _initialised() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _device() -> str:
-    return "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"

@@ -27,7 +27,7 @@ from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
 from feedline.feed.protocol import whole_number
 from feedline.train.checkpoint import Checkpoint, Checkpoints
-from feedline.train.ranks import over_ranks, random_states, rank, restore_random_state
+from feedline.train.ranks import Ranks, rank, restore_random_state
 from feedline.train.schedules import Schedule
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
@@ -47,8 +47,8 @@ class Source(Protocol):
     def is_infinite(self) -> bool:
         """Whether it ends by itself."""
 
-    def next_minibatch(self, size: int) -> Minibatch:
-        """The next minibatch, false at the end."""
+    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+        """The next minibatch, false at the end; this rank's part, or the one that ``partition`` says."""
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands."""
@@ -262,6 +262,7 @@ class TrainingSession:
         self._seconds: float | None = None
         if saving is not None and saving.every is not None and not isinstance(saving.every, Span):
             self._seconds = seconds_of(saving.every)
+        self._ranks = Ranks(trainer.workers)
         self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
         self._last_save = 0.0
         self._save_asked = self._unsaved = False
@@ -276,10 +277,11 @@ class TrainingSession:
     def run(self) -> TrainingSession:
         """Train to the end; returns itself.
 
-        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once. With data-parallel
-        learners Ctrl-C at one rank ends all of them, after the same update.
+        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once. Where ranks learn together,
+        Ctrl-C at one ends all of them, after the same update.
 
         Raises:
+            StoreError: another rank is missing; names it. Start all again: they go on from the latest checkpoint.
             StateError: the latest checkpoint is of another run: other data, model, learners or controllers.
         """
         self.interrupted = False
@@ -306,6 +308,7 @@ class TrainingSession:
             if self.test is not None and not self.interrupted:
                 self._report_test("test", self._test(self.test, 0))
         finally:
+            self._ranks.close()
             for reporter in self.reporters:
                 reporter.on_end(self)
         return self
@@ -323,6 +326,8 @@ class TrainingSession:
         size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
         if size and self.scale != 1.0:
             size = max(1, round(size * self.scale))
+        if self.trainer.workers is not None:
+            size *= self.trainer.workers.scale(self.trainer.samples)
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
     def _step(self, interrupt: threading.Event) -> Summary | None:
@@ -334,23 +339,33 @@ class TrainingSession:
             self.stopped = self._unsaved = True  # that is how a schedule ends a training
             return None
         began = time.perf_counter()
-        minibatch = self.source.next_minibatch(size)
+        workers = self.trainer.workers
+        if workers is None or workers.apart(self.trainer.samples):
+            minibatch = self.source.next_minibatch(size)
+        else:
+            minibatch = self.source.next_minibatch(size, partition=(0, 1))
         self._since.waited += time.perf_counter() - began
-        if not minibatch:
-            return None
-        if self.trainer.workers is None:
+        sweeps, ended = self.trainer.sweeps, False
+        if workers is None:
+            if not minibatch:
+                return None
             summary = self.trainer.train_minibatch(minibatch)
         else:
-            # Ranks have to end and to save after the same update, so they agree on it with the update.
-            votes = (interrupt.is_set(), self._save_asked or (rank() == 0 and self._due_by_time()))
-            summary = self.trainer.train_minibatch(minibatch, votes)
-            self.interrupted, self._save_asked = (vote > 0 for vote in self.trainer.votes)
+            # Ranks have to end and to save after the same update, so they agree on it with the update. One whose
+            # source has ended learns on with the others.
+            save = self._save_asked or (rank() == 0 and self._due_by_time())
+            summary = self.trainer.train_minibatch(minibatch, (interrupt.is_set(), save, not minibatch))
+            interrupted, saving, done = self.trainer.votes
+            self.interrupted, self._save_asked = interrupted > 0, saving > 0
+            ended = done == workers.ranks.count
+        if ended:
+            return None
         count = getattr(self.source, "count_label_samples", None)
         if count is not None:
             count(summary.samples)
         self.samples += summary.samples
         self.minibatches += 1
-        self.sweeps += bool(minibatch.sweep_end)
+        self.sweeps += bool(minibatch.sweep_end) if workers is None else self.trainer.sweeps - sweeps
         return summary
 
     def _after_update(self, summary: Summary) -> None:
@@ -377,6 +392,8 @@ class TrainingSession:
 
     def _finish(self) -> None:
         """Whatever has begun and is not done, once; nothing where a restored run was over already."""
+        if self.trainer.workers is not None:
+            self.trainer.workers.settle()
         if self._since.minibatches:
             self._report_progress()
             self._unsaved = True
@@ -410,6 +427,8 @@ class TrainingSession:
     def _test(self, testing: Evaluation, number: int) -> Evaluated:
         if testing.source is None:
             return Evaluated(number, NOTHING, 0)
+        if self.trainer.workers is not None:
+            self.trainer.workers.settle()
         state = testing.source.state_dict()
         total, minibatches, whole = NOTHING, 0, True
         try:
@@ -420,7 +439,7 @@ class TrainingSession:
         finally:
             testing.source.load_state_dict(state)
         if self.trainer.workers is not None:
-            total = _summed(total, whole)
+            total = _summed(self._ranks, total, whole)
         return Evaluated(number, total, minibatches)
 
     def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
@@ -443,6 +462,8 @@ class TrainingSession:
             self._validate()
         validated = self._validated if self._validated_at == self.minibatches else None
         training, self._epoch_sum = self._epoch_sum, NOTHING
+        if self.controllers and self.trainer.workers is not None:
+            self.trainer.workers.settle()  # they look at the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
@@ -453,7 +474,9 @@ class TrainingSession:
         self._save_asked = self._unsaved = False
         if self._checkpoints is None:
             return
-        generators = random_states()
+        if self.trainer.workers is not None:
+            self.trainer.workers.settle(saving=True)
+        generators = self._ranks.random_states()
         if rank() != 0:
             return
         tensors, rest = self.trainer.state_dict()
@@ -486,7 +509,7 @@ class TrainingSession:
             return
         found = self._checkpoints.latest()
         if self.trainer.workers is not None:
-            _check_same_everywhere(self._checkpoints.folder, found)
+            _check_same_everywhere(self._ranks, self._checkpoints.folder, found)
         if found is None:
             return
         try:
@@ -643,9 +666,9 @@ def seconds_of(duration: float | str) -> float:
     return float(seconds)
 
 
-def _check_same_everywhere(folder: Path, found: Checkpoint | None) -> None:
+def _check_same_everywhere(ranks: Ranks, folder: Path, found: Checkpoint | None) -> None:
     serial = -1 if found is None else int(found.path.name.split("-")[1])
-    everywhere = over_ranks([float(serial)])
+    everywhere = ranks.gather([float(serial)])
     serials = [int(numbers[0]) for numbers in everywhere]
     if len(set(serials)) > 1:
         seen = {f"rank {i}": None if n < 0 else f"checkpoint-{n:06d}" for i, n in enumerate(serials)}
@@ -661,10 +684,10 @@ def _plus(total: Summary, summary: Summary) -> Summary:
     return summary if total.samples == 0 else total + summary
 
 
-def _summed(total: Summary, whole: bool) -> Summary:
+def _summed(ranks: Ranks, total: Summary, whole: bool) -> Summary:
     """The sums of all ranks' parts; where every rank saw all of every minibatch, its own."""
     numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
-    everywhere = over_ranks([float(whole), float(total.samples), *numbers])
+    everywhere = ranks.gather([float(whole), float(total.samples), *numbers])
     if all(row[0] for row in everywhere):
         return total
     _, samples, loss, metric, measured = (sum(column) for column in zip(*everywhere, strict=True))

@@ -12,6 +12,7 @@ so that a step never waits for the device.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,8 @@ class Trainer:
         loss: ``loss(output, minibatch)`` returns one number for each label sample, in a tensor of any shape: torch's
             losses with ``reduction="none"``. Padding must not be in it: choose by the mask, or pack.
         metric: likewise, for reports; None: none.
-        learners: one or several; each updates its own parameters of the model. Data-parallel ones (`data_parallel`)
-            learn from the minibatches of all ranks of torch.distributed together.
+        learners: one or several; each updates its own parameters of the model. With `data_parallel`, `quantized` or
+            `block_momentum` all ranks of torch.distributed learn together.
         forward: ``forward(model, minibatch)`` returns the output; None: ``model(minibatch)``.
         microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
@@ -93,7 +94,7 @@ class Trainer:
     Raises:
         TypeError: something else than learners.
         ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
-            data-parallel learners beside others.
+            learners of which some learn together with other ranks, or not all in one way.
     """
 
     def __init__(
@@ -119,7 +120,10 @@ class Trainer:
         self._parameters = list(model.parameters())
         self._workers = self.learners[0].workers
         if any((learner.workers is None) != (self._workers is None) for learner in self.learners):
-            raise ValueError("expected all learners to be data-parallel or none, got some of both")
+            raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
+        if self._workers is not None:
+            self._workers.join(model, self.learners)
+        self._own_sweeps = self.learners[0].sweeps  # whose end this rank has seen
 
     @property
     def workers(self) -> Workers | None:
@@ -131,22 +135,29 @@ class Trainer:
         """Label samples that the first learner has counted."""
         return self.learners[0].samples
 
+    @property
+    def sweeps(self) -> int:
+        """Sweeps whose end the first learner has counted; over all ranks that learn together."""
+        return self.learners[0].sweeps
+
     def train_minibatch(self, minibatch: Minibatch, votes: Sequence[float] = ()) -> Summary:
         """One update.
 
         Args:
-            minibatch: an empty one, or the end of a source, changes nothing. With data-parallel learners this rank's
-                part of a global minibatch; a rank whose part is empty learns from the others'.
+            minibatch: an empty one, or the end of a source, changes nothing. Where ranks learn together, this rank's
+                part of a global minibatch; a rank whose part is empty, or whose source has ended, learns from the
+                others', and all have to be called equally often.
             votes: numbers to be summed over the ranks on the way: `votes` has the sums afterwards.
 
         Returns:
-            Sums of this minibatch, over all ranks with data-parallel learners; false if nothing was updated.
+            Sums of this minibatch, over all ranks that learn together; false if nothing was updated.
 
         Raises:
             ValueError: loss or metric are no tensors of one number a label sample.
+            StoreError: another rank is missing; names it.
         """
         alone, self.votes = self._workers is None, tuple(votes)
-        if not minibatch or (alone and minibatch.num_sequences == 0):
+        if alone and (not minibatch or minibatch.num_sequences == 0):
             return self._nothing(minibatch)
         if not self.model.training:
             self.model.train()
@@ -157,7 +168,7 @@ class Trainer:
         averaged = alone and self.microbatch is None
         total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
         if self._workers is not None:
-            total = self._summed(self._workers, total)
+            return self._learn_together(self._workers, minibatch, total)
         if total.samples == 0:
             return self._nothing(minibatch)
         end = minibatch.sweep_end
@@ -167,6 +178,42 @@ class Trainer:
                 if not did:  # its rate is 0 here, and may be another one later
                     learner.skip(total.samples, sweep_end=end)
         return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
+
+    def _update(self, samples: int, counted: int, sweep_end: bool) -> bool:
+        """Let the learners learn from gradients over ``samples`` of the ``counted`` ones; the same on every rank."""
+        active = [learner.learning_rate() != 0 for learner in self.learners]
+        if not any(active):
+            return False
+        for learner, on in zip(self.learners, active, strict=True):
+            if not on or not samples:  # another time it may have a rate, or this rank samples
+                learner.skip(counted, sweep_end=sweep_end)
+                continue
+            learner.update(samples, sweep_end=sweep_end)
+            if counted > samples:
+                learner.skip(counted - samples)
+        return True
+
+    def _learn_together(self, workers: Workers, minibatch: Minibatch, own: Summary) -> Summary:
+        if minibatch and minibatch.sweep_end:
+            self._own_sweeps += 1
+        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
+        result = NOTHING
+
+        def update(samples: int, rows: list[list[float]]) -> None:
+            nonlocal result
+            counts, losses, metrics, sweeps, *votes = zip(*rows, strict=True)
+            counted, self.votes = round(sum(counts)), tuple(sum(vote) for vote in votes)
+            # Where ranks fill minibatches by themselves, a sweep is over when its end has come everywhere.
+            sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
+            if counted:
+                updated = self._update(samples, counted, sweep_end)
+                result = Summary(sum(losses), None if self.metric is None else sum(metrics), counted, updated)
+            elif sweep_end:
+                self._skip(0)
+
+        metric = 0.0 if own.metric_sum is None else float(own.metric_sum)
+        workers.learn([own.samples, float(own.loss_sum), metric, sweeps_seen, *self.votes], update)
+        return result
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
         """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
@@ -212,24 +259,19 @@ class Trainer:
         return total
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
-        if minibatch.num_sequences == 0:
+        if not minibatch or minibatch.num_sequences == 0:
             return ()
         return (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
-
-    def _summed(self, workers: Workers, total: Summary) -> Summary:
-        """Gradients and sums over all ranks."""
-        metric = 0.0 if total.metric_sum is None else total.metric_sum
-        counts = (total.loss_sum, metric, float(total.samples), *self.votes)
-        learned = [parameter for parameter in self._parameters if parameter.requires_grad]
-        loss, metric, samples, *self.votes = workers.sum(learned, counts)
-        return Summary(loss, None if self.metric is None else metric, round(samples)) if samples else NOTHING
 
     def _nothing(self, minibatch: Minibatch) -> Summary:
         """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""
         if minibatch and minibatch.sweep_end:
-            for learner in self.learners:
-                learner.skip(0, sweep_end=True)
+            self._skip(0)
         return NOTHING
+
+    def _skip(self, samples: int) -> None:
+        for learner in self.learners:
+            learner.skip(samples, sweep_end=True)
 
     def _criteria(self, minibatch: Minibatch) -> tuple[Summary, torch.Tensor]:
         with self.autocast:
@@ -262,7 +304,9 @@ class Trainer:
             state = learner.state_dict()
             tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
             rest.append(state)
-        return tensors, {"learners": rest, "training": self.model.training}
+        together = {} if self._workers is None else self._workers.state_dict()
+        tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
+        return tensors, {"learners": rest, "training": self.model.training, "workers": together}
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Go on from a state.
@@ -288,8 +332,19 @@ class Trainer:
             prefix = f"learner{i}/"
             mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             learner.load_state_dict({**own, "tensors": mine})
+        self._load_workers(tensors, state["workers"])
         if self.model.training != state["training"]:
             self.model.train(state["training"])
+
+    def _load_workers(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        if self._workers is not None:
+            mine = {n.removeprefix("workers/"): t for n, t in tensors.items() if n.startswith("workers/")}
+            self._workers.load_state_dict({**state, "tensors": mine} if state else {})
+        elif state:
+            raise StateError(
+                "expected the state of a trainer that learns alone", saved={"workers": state["way"]}, current={}
+            )
+        self._own_sweeps = self.learners[0].sweeps
 
 
 def _check_one_each(what: str, numbers: Any) -> None:

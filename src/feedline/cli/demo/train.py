@@ -107,9 +107,9 @@ class Recorded:
     def __init__(self, source: fl.MinibatchSource, ledger: LedgerWriter) -> None:
         self._source, self._ledger = source, ledger
 
-    def next_minibatch(self, size: int) -> fl.Minibatch:
+    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> fl.Minibatch:
         """The next minibatch, false at the end."""
-        minibatch = self._source.next_minibatch(size)
+        minibatch = self._source.next_minibatch(size, partition)
         if minibatch:
             self._ledger.write(minibatch)
         return minibatch

@@ -1,8 +1,9 @@
-"""`cntk.train`: what its modules offer."""
+"""`cntk.train`: what its modules offer, and `distributed`."""
 
 from typing import Any
 
 from feedline.cntk._names import explain
+from feedline.cntk.train import distributed
 from feedline.cntk.train.trainer import Trainer
 from feedline.cntk.train.training_session import (
     CheckpointConfig,
@@ -21,6 +22,7 @@ __all__ = [
     "TestConfig",
     "Trainer",
     "TrainingSession",
+    "distributed",
     "minibatch_size_schedule",
     "training_session",
 ]

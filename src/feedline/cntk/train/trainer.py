@@ -16,7 +16,7 @@ from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.errors import CompatError, StateError
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
-from feedline.train.ranks import random_states, rank, restore_random_state
+from feedline.train.ranks import Ranks, rank, restore_random_state
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern
 
@@ -60,6 +60,7 @@ class Trainer:
         self._learners = _listed(parameter_learners, Learner)
         self._writers: list[ProgressWriter] = _listed(progress_writers or [], ProgressWriter)
         self.modern = Modern(model, loss, metric, [learner.modern for learner in self._learners])
+        self._ranks = Ranks(self.modern.workers)
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
 
@@ -157,6 +158,8 @@ class Trainer:
         self._trained = _plus(self._trained, self._last)
         for writer in self._writers:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
+            if self.modern.workers is not None and self._last.samples:
+                writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
         return self._last.updated
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
@@ -222,7 +225,9 @@ class Trainer:
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
-        generators = random_states()
+        if self.modern.workers is not None:
+            self.modern.workers.settle(saving=True)
+        generators = self._ranks.random_states()
         if rank() != 0:
             return
         tensors, own = self.modern.state_dict()

@@ -124,12 +124,13 @@ class TrainingSession:
         began = self.trainer.total_number_of_samples_seen
         going_on, stopped = True, False
         while going_on:
-            minibatch = read(self.source, 0 if stopped else self._next_size(), self.streams, device)
+            minibatch = read(self.source, 0 if stopped else self._next_size(), self.streams, device, self._partition())
             self.on_minibatch_start()
             going_on = self.trainer.train_minibatch(minibatch, device=device)
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
+        self._settle()
         if self.trainer.total_number_of_samples_seen != began:
             for action in self._actions:
                 action.at_end(self._counts())
@@ -138,9 +139,20 @@ class TrainingSession:
         self._run_test()
 
     def _next_size(self) -> int:
-        seen = self.trainer.total_number_of_samples_seen
-        size = int(self.size[seen])
+        seen, workers = self.trainer.total_number_of_samples_seen, self.trainer.modern.workers
+        size = int(self.size[seen]) * (1 if workers is None else workers.scale(seen))
         return size if self.max_samples is None else max(0, min(size, self.max_samples - seen))
+
+    def _partition(self) -> tuple[int, int]:
+        """Which part of the next minibatch this worker learns from."""
+        workers = self.trainer.modern.workers
+        if workers is None or not workers.apart(self.trainer.total_number_of_samples_seen):
+            return (0, 1)
+        return workers.ranks.rank, workers.ranks.count
+
+    def _settle(self) -> None:
+        if self.trainer.modern.workers is not None:
+            self.trainer.modern.workers.settle()
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern
@@ -166,6 +178,7 @@ class TrainingSession:
         source, streams = self.cv.source, self.cv.streams or self.streams
         if source is None:
             return self.on_cross_validation_end(index, 0.0, 0, 0)
+        self._settle()
         start = source.get_checkpoint_state()
         error, samples, minibatches = 0.0, 0, 0
         try:

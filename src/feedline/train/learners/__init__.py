@@ -4,10 +4,12 @@ from feedline.train.learners.adadelta import AdaDelta
 from feedline.train.learners.adagrad import AdaGrad
 from feedline.train.learners.adam import Adam
 from feedline.train.learners.base import Learner, Step
+from feedline.train.learners.block_momentum import block_momentum
 from feedline.train.learners.data_parallel import data_parallel
 from feedline.train.learners.fsadagrad import FSAdaGrad
 from feedline.train.learners.momentum_sgd import MomentumSGD
 from feedline.train.learners.nesterov import Nesterov
+from feedline.train.learners.quantized import quantized
 from feedline.train.learners.rmsprop import RMSProp
 from feedline.train.learners.sgd import SGD
 from feedline.train.learners.torch_learner import TorchLearner
@@ -26,5 +28,7 @@ __all__ = [
     "Step",
     "TorchLearner",
     "Universal",
+    "block_momentum",
     "data_parallel",
+    "quantized",
 ]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -82,10 +82,46 @@ class Batch:
 
 
 class Workers(Protocol):
-    """How the ranks of a job learn together; see `data_parallel`."""
+    """How the ranks of a job learn together; see `feedline.train.learners.together`."""
 
-    def sum(self, parameters: Sequence[torch.Tensor], counts: Sequence[torch.Tensor | float]) -> list[float]:
-        """Sum the parameters' ``.grad`` over all ranks, in place, and ``counts``, which are returned."""
+    @property
+    def ranks(self) -> Any:
+        """The `feedline.kvstore.collective.Collective` of these ranks."""
+
+    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
+        """What is learned, by which learners; told once, by the trainer.
+
+        Raises:
+            ValueError: learners that do not learn together in one way.
+        """
+
+    def apart(self, samples: int) -> bool:
+        """Whether ranks learn from parts of a minibatch after so many label samples, or each from all of it."""
+
+    def scale(self, samples: int) -> int:
+        """Factor on the size of a minibatch after so many label samples."""
+
+    def learn(self, own: Sequence[float], update: Callable[[int, list[list[float]]], None]) -> list[list[float]]:
+        """One step of all ranks.
+
+        Args:
+            own: label samples of this rank's minibatch, and further numbers for the other ranks; the gradients of
+                the loss summed over these samples are in the parameters' ``.grad``.
+            update: called with the label samples that the ``.grad`` then are a sum over, and with what is returned.
+
+        Returns:
+            ``own`` of every rank, by rank. Where all ranks have the same minibatch, only rank 0's samples count: the
+            first three numbers of the others are 0.
+        """
+
+    def settle(self, saving: bool = False) -> None:
+        """Make the models of all ranks equal; before ``saving``, forget what a checkpoint does not keep."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to be kept beside model and learners: JSON types, and tensors under ``"tensors"``."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
 
 
 class Learner(ABC):
@@ -115,7 +151,7 @@ class Learner(ABC):
         samples: counted so far.
         minibatches: updates so far.
         sweeps: sweeps so far whose end it was told of.
-        workers: who else learns from the same minibatch; None: nobody. Set by `data_parallel`.
+        workers: who else learns with it; None: nobody. Set by `data_parallel`, `quantized`, `block_momentum`.
 
     Raises:
         TypeError: a parameter that is no floating-point tensor.
@@ -270,6 +306,11 @@ class Learner(ABC):
         """
         self.samples += samples
         self.sweeps += bool(sweep_end)
+
+    def forget(self) -> None:
+        """Let the rule begin anew, as if it had never updated; the clock goes on."""
+        self._state = [{} for _ in self._list]
+        self._numbers = [(0,) * len(self.numbers) for _ in self._list]
 
     def _rate(self, samples: int) -> float:
         """The rate of this minibatch for mean gradients."""

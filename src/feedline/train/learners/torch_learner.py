@@ -62,6 +62,10 @@ class TorchLearner(Learner):
     def _optimizer_rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
+    def forget(self) -> None:
+        """See `Learner`."""
+        self.optimizer.state.clear()
+
     def _rate(self, samples: int) -> float:
         return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
 

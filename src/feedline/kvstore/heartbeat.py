@@ -1,0 +1,165 @@
+"""Which rank is missing? Every rank leaves a sign of life in a store that all can reach, and reads the others'.
+
+Collectives say that something broke, never who. A thread of each rank writes ``<beats> <round>`` under its own key
+twice a second, and at the end its last words: that it closed, or whom it found missing. So a rank that was killed or
+stopped, or that the network has cut off, is the one whose key no longer changes; one that has closed says so itself;
+and one that is alive but elsewhere in its program is in an earlier round.
+
+Costs: a message and an answer a beat; the beats of more than 64 ranks come less often. A store that answers no more
+(its host is stopped) cannot be told from outside: then its host is the one to name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+CLOSED = "closed"
+FAILED = "failed"
+
+
+class Heartbeat:
+    """This rank's signs of life, and what is known of the others'.
+
+    Args:
+        store: of torch.distributed; used through a connection of its own.
+        rank: of this process.
+        count: ranks.
+        host: the rank that serves the store; None: none of them does.
+
+    Attributes:
+        round: exchanges that this rank has begun.
+        interval: seconds between beats.
+    """
+
+    def __init__(self, store: Any, rank: int, count: int, host: int | None) -> None:
+        self._store, self._rank, self._host = store.clone(), rank, host
+        self._others = [r for r in range(count) if r != rank]
+        self.round = 0
+        self.interval = 0.5 * max(1.0, count / 64)
+        now = time.monotonic()
+        self._texts: dict[int, str] = {}
+        self._changed = dict.fromkeys(self._others, now)
+        self._read_at, self._lost = now, False
+        self._last_words = CLOSED
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feedline-heartbeat", daemon=True)
+        self._thread.start()
+
+    def leave(self, words: str = CLOSED) -> None:
+        """Say the last words and stop; again is as once."""
+        if not self._end.is_set():
+            self._last_words = words
+            self._end.set()
+        if threading.current_thread() is not self._thread:
+            # A store that does not answer holds the thread up; it is a daemon, and ends with its connection.
+            self._thread.join(2 * self.interval)
+
+    def disconnect(self) -> None:
+        """Leave, and let go of the connection."""
+        self.leave()
+        self._store = None
+
+    def linger(self, seconds: float) -> None:
+        """As the store's host, stay until all others have closed, or have had the time to read that this rank has."""
+        seen = {r: self._texts.get(r, "") for r in self._others}
+        beats = dict.fromkeys(self._others, 0)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._lost:
+            self._look(self._store)
+            for r in self._others:
+                if self._texts.get(r, "") != seen[r]:
+                    seen[r], beats[r] = self._texts.get(r, ""), beats[r] + 1
+            if all(_ended(seen[r]) or beats[r] >= 2 for r in self._others):
+                return
+            time.sleep(self.interval / 5)
+
+    def missing(self, patience: float) -> tuple[tuple[int, ...], str]:
+        """Whom an exchange broke off for.
+
+        Args:
+            patience: seconds to wait for a rank to become conspicuous.
+
+        Returns:
+            The ranks, and what is known of them; without ranks if nothing is.
+        """
+        until = time.monotonic() + patience
+        while True:
+            found = self._conspicuous()
+            if found is not None:
+                return found
+            if time.monotonic() >= until:
+                return self._laggards()
+            time.sleep(self.interval / 5)
+
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that have never been heard of."""
+        return tuple(r for r in self._others if r not in self._texts)
+
+    # ---- what the others' signs mean --------------------------------------------------------------------------
+
+    def _conspicuous(self) -> tuple[tuple[int, ...], str] | None:
+        now, limit = time.monotonic(), 4 * self.interval
+        closed = self._saying(lambda text: text == CLOSED)
+        blamed = {int(r) for text in self._texts.values() if text.startswith(FAILED) for r in text.split()[1:]}
+        blamed -= {self._rank}
+        if blamed:
+            return tuple(sorted(blamed)), "as another rank has found"
+        if closed:
+            return closed, "closed the store, or ended its program, before the others"
+        if self._lost or now - self._read_at > limit:
+            if self._host is not None and self._host != self._rank:
+                return (self._host,), "was not to be reached, and it serves the store that the ranks meet at"
+            if len(self._others) == 1:
+                return (self._others[0],), "was not to be reached, nor was the store that the ranks meet at"
+            return (), "the store that the ranks meet at cannot be reached"
+        silent = tuple(r for r in self._others if now - self._changed[r] > limit)
+        if silent:
+            age = max(now - self._changed[r] for r in silent)
+            return silent, f"gave no sign of life for {age:.0f} s: killed, stopped, or cut off from the network"
+        gave_up = self._saying(lambda text: text.startswith(FAILED))
+        if gave_up:
+            return gave_up, "gave up waiting for this rank"
+        return None
+
+    def _laggards(self) -> tuple[tuple[int, ...], str]:
+        behind = self._saying(lambda text: not _ended(text) and int(text.split()[1]) < self.round)
+        if behind:
+            return behind, "is alive, but did not come to this exchange: it does something that the others do not"
+        return (), "all ranks are alive"
+
+    def _saying(self, what: Callable[[str], bool]) -> tuple[int, ...]:
+        return tuple(r for r in self._others if r in self._texts and what(self._texts[r]))
+
+    # ---- the thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        store, beats = self._store, 0
+        try:
+            while not self._end.is_set():
+                beats += 1
+                store.set(_key(self._rank), f"{beats} {self.round}")
+                self._look(store)
+                self._end.wait(self.interval)
+            store.set(_key(self._rank), self._last_words)
+        except RuntimeError:  # the connection is gone
+            self._lost = True
+
+    def _look(self, store: Any) -> None:
+        known = [r for r in self._others if r in self._texts or store.check([_key(r)])]
+        texts = store.multi_get([_key(r) for r in known]) if known else []
+        now = time.monotonic()
+        for r, text in zip(known, texts, strict=True):
+            if text.decode() != self._texts.get(r):
+                self._texts[r], self._changed[r] = text.decode(), now
+        self._read_at = now
+
+
+def _key(rank: int) -> str:
+    return f"beat/{rank}"
+
+
+def _ended(text: str) -> bool:
+    return text == CLOSED or text.startswith(FAILED)

@@ -1,0 +1,270 @@
+"""Ranks exchange the same bits, and a rank that is missing is named; with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.kvstore.buckets import laid_out  # noqa: E402
+from feedline.kvstore.collective import Collective  # noqa: E402
+from tests.ranks import Failure, Job, free_port, run, say  # noqa: E402
+
+
+def sockets():
+    return sum(
+        os.readlink(f"/proc/self/fd/{fd}").startswith("socket") for fd in os.listdir("/proc/self/fd") if _open(fd)
+    )
+
+
+def _open(fd):
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+# ---- what is exchanged ----------------------------------------------------------------------------------------
+
+
+def everything(rank):
+    collective = Collective()
+    tensor = torch.arange(5.0) + rank
+    works = [collective.sum(tensor)]
+    collective.wait(works)
+    told = torch.full((3,), float(rank + 7))
+    counts = [torch.tensor([rank]), told]
+    collective.broadcast(counts)
+    parts = [torch.full((rank + 1,), 10 * rank + to, dtype=torch.uint8) for to in range(collective.count)]
+    received = collective.distribute(parts, [r + 1 for r in range(collective.count)])
+    found = {
+        "sum": tensor.tolist(),
+        "gather": collective.gather([rank, 0.1]),
+        "bytes": collective.gather_bytes(b"x" * rank),
+        "told": [counts[0].tolist(), told.tolist()],
+        "received": [part.tolist() for part in received],
+    }
+    collective.barrier()
+    collective.close()
+    return found
+
+
+def test_what_is_exchanged():
+    found = run(everything, 3)
+    for rank, one in enumerate(found):
+        assert one["sum"] == [3.0, 6.0, 9.0, 12.0, 15.0]
+        assert one["gather"] == [[0.0, 0.1], [1.0, 0.1], [2.0, 0.1]]
+        assert one["bytes"] == [b"", b"x", b"xx"]
+        assert one["told"] == [[0], [7.0, 7.0, 7.0]]
+        assert one["received"] == [[10 * r + rank] * (r + 1) for r in range(3)]
+
+
+def disagreeing(rank):
+    collective = Collective()
+    try:
+        collective.agree("push a" if rank != 1 else "push b")
+    except Exception as error:
+        say((type(error).__name__, str(error), error.ranks))
+    collective.agree("the same")
+    return "went on"
+
+
+def test_ranks_that_disagree_are_told_and_go_on():
+    with Job(disagreeing, 3) as job:
+        for kind, text, ranks in job.results():
+            assert kind == "StoreError"
+            assert ranks == (1,)
+            assert "rank 1: push b" in text
+            assert "rank 0: push a" in text
+        assert job.results() == ["went on"] * 3
+
+
+@pytest.mark.parametrize("how", ["close", "collect"])
+def test_nothing_is_left_behind(how):
+    assert run(leaving, 2, how=how) == [(True, True, [])] * 2
+
+
+def leaving(rank, how):
+    Collective().close()  # what rank 0 serves stays
+    before = sockets(), threads()
+    collective = Collective()
+    collective.barrier()
+    if how == "close":
+        collective.close()
+        collective.close()
+    else:
+        del collective
+    until = time.monotonic() + 10
+    while (sockets() > before[0] or threads() > before[1]) and time.monotonic() < until:
+        time.sleep(0.05)
+    names = [t.name for t in threading.enumerate() if "feedline" in t.name]
+    return sockets() <= before[0], threads() <= before[1], names
+
+
+# ---- where ranks meet -----------------------------------------------------------------------------------------
+
+
+def meeting(rank, how, path, port):
+    variables = [os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
+    if how == "address":
+        collective = Collective(address=f"127.0.0.1:{port}", rank=rank, count=3)
+    else:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
+        group = torch.distributed.new_group([1, 2]) if how == "group" else None
+        if how == "group" and rank == 0:
+            return None
+        collective = Collective(group)
+    assert variables[1] == "3"
+    return collective.rank, collective.count, collective.gather([float(rank)])
+
+
+@pytest.mark.parametrize("how", ["address", "default group", "group"])
+def test_where_ranks_meet(how, tmp_path):
+    found = run(meeting, 3, how=how, path=str(tmp_path / "meet"), port=free_port())
+    if how == "group":
+        assert found == [None, (0, 2, [[1.0], [2.0]]), (1, 2, [[1.0], [2.0]])]
+    else:
+        assert found == [(r, 3, [[0.0], [1.0], [2.0]]) for r in range(3)]
+
+
+def test_without_ranks_it_says_what_to_do(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        Collective()
+
+
+def coming(rank, missing):
+    if rank == missing:
+        time.sleep(30)
+    Collective(timeout=3)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_rank_that_does_not_come_is_named(missing):
+    with Job(coming, 2, missing=missing) as job:
+        failure = job.heard(1 - missing)
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (missing,)
+
+
+# ---- who is missing -------------------------------------------------------------------------------------------
+
+
+def working(rank, timeout, ends=None, how=None):
+    """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
+    collective = Collective(timeout=timeout)
+    flat = torch.ones(1 << 20)
+    for step in range(10**9):
+        if step == 5:
+            say("under way")
+            if rank == ends:
+                if how == "closes":
+                    collective.close()
+                    time.sleep(30)
+                if how == "returns":
+                    return "done"
+                if how == "raises":
+                    raise ValueError("a bug in user code")
+                if how == "sleeps":
+                    time.sleep(30)
+        collective.wait([collective.sum(flat), collective.sum(torch.ones(10))])
+    return None
+
+
+def after(world, timeout, then, **settings):
+    """How the others end after something has happened to one."""
+    with Job(working, world, timeout=timeout, **settings) as job:
+        assert job.results() == ["under way"] * world
+        lost = then(job)
+        return [job.heard(r) for r in range(world) if r != lost]
+
+
+@pytest.mark.parametrize(("world", "lost"), [(2, 0), (2, 1), (4, 2)])
+def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
+    def kill(job):
+        job.kill(lost)
+        return lost
+
+    for failure in after(world, 600, kill):
+        assert isinstance(failure, Failure)
+        assert failure.kind == "StoreError"
+        assert failure.ranks == (lost,)
+        assert f"rank {lost}" in failure.text
+        assert "alive" not in failure.text
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_stopped_rank_is_named_when_the_timeout_has_passed(lost):
+    def stop(job):
+        job.kill(lost, signal.SIGSTOP)
+        return lost
+
+    (failure,) = after(2, 4, stop)
+    assert "alive" not in failure.text
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (lost,)
+
+
+@pytest.mark.parametrize("how", ["closes", "returns", "raises"])
+@pytest.mark.parametrize("ends", [0, 1])
+def test_a_rank_that_leaves_early_is_named(how, ends):
+    with Job(working, 2, timeout=60, ends=ends, how=how) as job:
+        assert job.results() == ["under way"] * 2
+        failure = job.heard(1 - ends)
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (ends,)
+    if how == "closes":
+        assert "closed" in failure.text
+
+
+def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
+    with Job(working, 2, timeout=3, ends=1, how="sleeps") as job:
+        assert job.results() == ["under way"] * 2
+        failure = job.heard(0)
+    assert failure.ranks == (1,)
+    assert "alive" in failure.text
+    assert "longer timeout" in failure.text
+
+
+def failing(rank):
+    collective = Collective(timeout=2)
+    if rank == 1:
+        time.sleep(30)
+    for _ in range(2):
+        try:
+            collective.barrier()
+        except Exception as error:
+            say(str(error))
+    return "end"
+
+
+def test_after_an_error_it_says_what_next():
+    with Job(failing, 2) as job:
+        first, second = job.heard(0), job.heard(0)
+        assert "last checkpoint" in first
+        assert "start all of them again" in second
+        assert "rank 1" in second
+
+
+# ---- buckets --------------------------------------------------------------------------------------------------
+
+
+def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
+    tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
+    buckets = laid_out(tensors, limit=100)
+    assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
+    for bucket in buckets:
+        assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1
+        bucket.fill([None if place == 2 else tensor for place, tensor in enumerate(tensors)])
+    back = [torch.empty_like(tensor) for tensor in tensors]
+    for bucket in buckets:
+        bucket.read(back)
+    for place, (got, tensor) in enumerate(zip(back, tensors, strict=True)):
+        assert torch.equal(got, torch.zeros_like(tensor) if place == 2 else tensor)

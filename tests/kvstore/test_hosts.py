@@ -1,0 +1,95 @@
+"""Two hosts, as network namespaces joined by a cable: stores across it, the cable cut, a process killed, stopped.
+
+Needs the right to make namespaces (root) and iproute2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.kvstore import create  # noqa: E402
+from tests.ranks import Failure, Job, say  # noqa: E402
+
+NEWNET = 0x40000000
+ADDRESSES = ("10.213.7.1", "10.213.7.2")
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+
+
+class Hosts:
+    """Two namespaces with an address each."""
+
+    def __init__(self):
+        self.names = [f"fl{os.getpid()}{side}" for side in "ab"]
+
+    def make(self):
+        for name in self.names:
+            ip("netns", "add", name)
+        ip("link", "add", self.names[0], "type", "veth", "peer", "name", self.names[1])
+        for name, address in zip(self.names, ADDRESSES, strict=True):
+            ip("link", "set", name, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
+            ip("-n", name, "link", "set", name, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def cut(self):
+        ip("-n", self.names[0], "link", "set", self.names[0], "down")
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def hosts():
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    made = Hosts()
+    try:
+        made.make()
+    except subprocess.CalledProcessError as error:
+        made.remove()
+        pytest.skip(f"namespaces are not permitted here: {error.stderr.strip()}")
+    yield made
+    made.remove()
+
+
+def works(rank, names, timeout):
+    """Push and pull from a host of its own, until something happens."""
+    namespace = os.open(f"/run/netns/{names[rank]}", os.O_RDONLY)
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.setns(namespace, NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(namespace)
+    store = create("dist_sync", address=f"{ADDRESSES[0]}:29500", rank=rank, num_workers=2, timeout=timeout)
+    store.init("w", torch.zeros(1 << 16))
+    out = torch.empty(1 << 16)
+    for step in range(10**9):
+        store.pushpull("w", torch.full((1 << 16,), float(rank + 1)), out)
+        if step == 20:
+            say(out.unique().tolist())
+
+
+@pytest.mark.parametrize("happens", ["cut", "killed", "stopped"])
+def test_a_host_that_is_gone_is_named(hosts, happens):
+    with Job(works, 2, names=hosts.names, timeout=4) as job:
+        assert job.results() == [[3.0]] * 2
+        if happens == "cut":
+            hosts.cut()
+        else:
+            job.kill(1, signal.SIGKILL if happens == "killed" else signal.SIGSTOP)
+        for rank in (0, 1) if happens == "cut" else (0,):
+            failure = job.heard(rank, 30)
+            assert isinstance(failure, Failure)
+            assert failure.kind == "StoreError"
+            assert failure.ranks == (1 - rank,)

@@ -1,0 +1,122 @@
+"""Real processes that take part in one job, for tests of what ranks do together.
+
+A rank is a function of a test module, called as ``function(rank, **settings)`` in a process of its own, which has the
+variables that torchrun sets. What it returns, or raises, comes back; `say` sends something on the way.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+DEADLINE = 60.0
+
+
+@dataclass
+class Failure:
+    """What a rank raised."""
+
+    kind: str
+    text: str
+    ranks: tuple[int, ...]
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class Job:
+    """Processes under way; ends them at the end of the block, whatever they do.
+
+    Args:
+        function: of a test module.
+        world: ranks.
+        settings: passed on.
+    """
+
+    def __init__(self, function, world, /, **settings):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "feedline", "feedline.kvstore", "feedline.train"])
+        port = free_port()
+        self.ranks = []
+        for rank in range(world):
+            variables = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_main, args=(theirs, function, rank, variables, settings), daemon=True)
+            process.start()
+            theirs.close()
+            self.ranks.append((process, ours))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process, ours in self.ranks:
+            process.kill()
+            process.join()
+            ours.close()
+
+    def heard(self, rank, seconds=DEADLINE):
+        """What a rank says next, or how it ended: a result, a `Failure`, or "gone"."""
+        ours = self.ranks[rank][1]
+        if not ours.poll(seconds):
+            raise TimeoutError(f"rank {rank} said nothing for {seconds} s")
+        try:
+            return ours.recv()
+        except EOFError:
+            return "gone"
+
+    def results(self, seconds=DEADLINE):
+        """What all ranks say next, or how they ended."""
+        until = time.monotonic() + seconds
+        return [self.heard(rank, max(0.1, until - time.monotonic())) for rank in range(len(self.ranks))]
+
+    def kill(self, rank, signum=signal.SIGKILL):
+        os.kill(self.ranks[rank][0].pid, signum)
+
+
+def run(function, world, /, **settings):
+    """What all ranks return; raises AssertionError if one of them fails."""
+    with Job(function, world, **settings) as job:
+        found = job.results()
+    for rank, result in enumerate(found):
+        assert not isinstance(result, Failure), f"rank {rank}: {result.kind}: {result.text}"
+        assert result != "gone", f"rank {rank} is gone"
+    return found
+
+
+_connection = None
+
+
+def say(what):
+    """From within a rank: send something to the test."""
+    _connection.send(what)
+
+
+def _main(connection, function, rank, variables, settings):
+    global _connection
+    _connection = connection
+    os.environ.update(variables)
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        connection.send(function(rank, **settings))
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc(file=sys.stderr)
+        failure = Failure(type(error).__name__, str(error), getattr(error, "ranks", ()))
+        connection.send(failure)

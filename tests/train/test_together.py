@@ -1,0 +1,310 @@
+"""Ways of learning together: CNTK's numbers, equal models whatever the ranks get, and runs that resume."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+import feedline as fl  # noqa: E402
+from feedline.errors import StateError  # noqa: E402
+from feedline.train import (  # noqa: E402
+    SGD,
+    Adam,
+    Evaluation,
+    Saving,
+    Schedule,
+    Trainer,
+    TrainingSession,
+    block_momentum,
+    data_parallel,
+    quantized,
+)
+from feedline.train.learners.quantized import Code  # noqa: E402
+from tests.ranks import Job, run  # noqa: E402
+
+WAYS = {
+    "data_parallel": lambda learner, **options: data_parallel(learner, **options),
+    "quantized": lambda learner, **options: quantized(learner, 1, **options),
+    "block_momentum": lambda learner, **options: block_momentum(learner, 40, **options),
+    "block_momentum, states kept": lambda learner, **options: block_momentum(learner, 40, reset=False, **options),
+}
+
+
+def begin():
+    """torch.distributed, from the variables that a launcher sets."""
+    torch.distributed.init_process_group("gloo")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(6, 12)
+        self.scaled = torch.nn.BatchNorm1d(12)  # has statistics of its own
+        self.head = torch.nn.Linear(12, 3)
+
+    def forward(self, minibatch):
+        x = minibatch["x"].torch()
+        return self.head(torch.tanh(self.scaled(self.body(x)) if len(x) > 1 else self.body(x)))
+
+
+def losses(output, minibatch):
+    return torch.nn.functional.cross_entropy(output, minibatch["y"].torch(), reduction="none")
+
+
+def wrong(output, minibatch):
+    return (output.argmax(1) != minibatch["y"].torch()).float()
+
+
+def data(n=150):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 6)).astype("f4")
+    return {"x": x, "y": x[:, :3].argmax(1)}
+
+
+class Watches:
+    """Writes down what reporters are told, and can fail on the way."""
+
+    def __init__(self, stop_at=None):
+        self.seen, self.left = [], stop_at
+
+    def on_update(self, run, summary):
+        self.seen.append([summary.samples, float(summary.loss_sum), float(summary.metric_sum)])
+
+    def on_test(self, run, what, result):
+        self.seen.append([what, result.summary.samples, float(result.summary.loss_sum)])
+
+    def on_checkpoint(self, run, path):
+        self.left = None if self.left is None else self.left - 1
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+
+class Killed(Exception):
+    """Power cut."""
+
+
+def trains(rank, way, folder=None, killed_after=None, filling="global", order="feedline", sweeps=2, **options):
+    begin()
+    source = fl.MinibatchSource(
+        fl.ArrayDeserializer(**data()), seed=3, max_sweeps=sweeps, filling=filling, shuffle=order == "feedline"
+    )
+    torch.manual_seed(rank)  # all begin as rank 0 all the same
+    model = Model()
+    learner = WAYS[way](Adam(model.parameters(), Schedule([0.02, 0.01], epoch_size=100)), **options)
+    watch = Watches()
+    if killed_after is not None:
+
+        def cut(run, summary):
+            Watches.on_update(watch, run, summary)
+            if len(watch.seen) == killed_after:
+                raise Killed
+
+        watch.on_update = cut
+    session = TrainingSession(
+        Trainer(model, losses, wrong, learner),
+        source,
+        16,
+        reporters=[watch],
+        saving=None if folder is None else Saving(folder, every=fl.minibatches(2)),
+        validation=Evaluation(fl.MinibatchSource(fl.ArrayDeserializer(**data(20)), max_sweeps=1), every=fl.sweeps(1)),
+    )
+    try:
+        session.run()
+    except Killed:
+        return None
+    state = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    result = {"state": state, "seen": watch.seen, "samples": session.samples, "sweeps": session.sweeps}
+    torch.distributed.destroy_process_group()
+    return result
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_stay_equal_and_a_killed_run_ends_as_one_that_went_on(way, tmp_path):
+    whole = run(trains, 2, way=way, folder=str(tmp_path / "whole"))
+    assert whole[0] == whole[1]
+    assert whole[0]["samples"] == 300
+    assert whole[0]["sweeps"] == 2
+    folder = str(tmp_path / "cut")
+    assert run(trains, 2, way=way, folder=folder, killed_after=5) == [None, None]
+    resumed = run(trains, 2, way=way, folder=folder)
+    assert resumed[0]["state"] == resumed[1]["state"] == whole[0]["state"]
+
+
+@pytest.mark.parametrize("way", ["data_parallel", "block_momentum"])
+def test_until_distributed_after_all_learn_the_same(way):
+    first, second = run(trains, 2, way=way, distributed_after=96)
+    assert first == second
+    (alone,) = run(trains, 1, way="data_parallel")
+    steps = 96 // 16
+    np.testing.assert_allclose(first["seen"][:steps], alone["seen"][:steps], rtol=1e-5)
+    assert [len(first["seen"]) < len(alone["seen"])] == [way == "block_momentum"]  # its minibatches grow
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_whose_sources_end_at_different_times_end_together(way):
+    """CNTK's filling with one chunk gives everything to one rank."""
+    first, second = run(trains, 2, way=way, filling="cntk", sweeps=1)
+    assert first["state"] == second["state"]
+    assert first["samples"] == second["samples"] == 150
+    assert first["sweeps"] == second["sweeps"] == 1
+
+
+# ---- CNTK's numbers -------------------------------------------------------------------------------------------
+
+
+def one_step(rank, gradients, bits):
+    begin()
+    model = torch.nn.Linear(4, 1, bias=False)
+    learner = quantized(SGD(model.parameters(), 0.1), bits)
+    Trainer(model, losses, None, learner)
+    found = []
+    for own in gradients:
+        model.weight.grad = torch.tensor([own[rank]])
+        learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: found.append(model.weight.grad[0].tolist()))
+    return found
+
+
+def test_one_bit_is_cntks():
+    gradients = [([0.4, -0.2, 0.1, 0.8], [1.2, -0.6, 0.3, 2.4])]
+    found = run(one_step, 2, gradients=gradients, bits=1)
+    assert found[0] == found[1]
+    np.testing.assert_allclose(found[0], [[1.7333, -0.8, 1.7333, 1.7333]], atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 8])
+def test_what_is_sent_and_what_is_left_is_what_was_given(bits):
+    rng = np.random.default_rng(bits)
+    gradients = rng.normal(size=(40, 2, 4)).tolist()
+    found = run(one_step, 2, gradients=gradients, bits=bits)
+    assert found[0] == found[1]
+    # What is left is bounded, so over many steps the mean of what is applied is the mean of the sums.
+    lost = np.sum(found[0], 0) - np.sum(gradients, (0, 1))
+    assert np.abs(lost).max() < 10.0 / bits
+
+
+@given(
+    st.integers(1, 16),
+    st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=4),
+)
+@settings(max_examples=60, deadline=None)
+def test_codes_decode_to_near_what_was_coded(bits, rows):
+    value = torch.tensor(rows)
+    code = Code(bits)
+    again = code.decode(code.encode(value), 5)
+    rms = value.double().square().mean(1, keepdim=True).sqrt()
+    if bits == 1:
+        for row, got in zip(value, again, strict=True):
+            for chosen in (row < 0, row >= 0):
+                if chosen.any():
+                    assert torch.allclose(
+                        got[chosen], row[chosen].mean().expand(int(chosen.sum())), rtol=1e-4, atol=1e-4
+                    )
+    else:
+        # Half a level's width; nothing lies outside 4 root mean squares of 5 elements.
+        assert ((again - value).abs() <= 4 * rms / 2**bits + 1e-4 * rms + 1e-30).all()
+
+
+def blocks(rank, moves, samples, **options):
+    begin()
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    learner = block_momentum(SGD(model.parameters(), 0.1), **options)
+    Trainer(model, losses, None, learner)
+    found = []
+    for move, own in zip(moves, samples, strict=True):
+
+        def update(n, rows, by=move[rank]):
+            with torch.no_grad():
+                model.weight -= by
+
+        learner.workers.learn([own[rank], 0.0, 0.0, 0.0], update)
+        found.append(model.weight.item())
+    learner.workers.settle()
+    return found, model.weight.item()
+
+
+def test_block_momentum_is_cntks():
+    time_constant = 40 / math.log(2)
+    found = run(blocks, 2, moves=[(0.3, 0.18)], samples=[(20, 20)], block_size=40, time_constant=time_constant)
+    assert found[0] == found[1]
+    assert found[0][0][0] == pytest.approx(0.64)
+
+
+def test_block_momentum_without_momentum_is_the_mean_and_unequal_ranks_end_equal():
+    found = run(blocks, 2, moves=[(0.3, 0.1), (0.2, 0.4)], samples=[(30, 10), (0, 10)], block_size=40, nesterov=False)
+    assert found[0][0][0] == found[1][0][0] == pytest.approx(1 - 0.2)  # eta is 1/2, and the sum's half the mean
+    assert found[0][0][1] != found[1][0][1]
+    assert found[0][1] == found[1][1]
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------
+
+
+def different_models(rank):
+    begin()
+    model = torch.nn.Linear(4, 1 + rank)
+    learner = data_parallel(SGD(model.parameters(), 0.1))
+    Trainer(model, losses, None, learner)
+    learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: None)
+
+
+def test_ranks_with_different_models_are_told():
+    with Job(different_models, 2) as job:
+        for failure in job.results():
+            assert failure.kind == "StoreError"
+            assert "weight (2, 4)" in failure.text
+
+
+def different_minibatches(rank):
+    begin()
+    model = torch.nn.Linear(4, 1)
+    learner = data_parallel(SGD(model.parameters(), 0.1), distributed_after=100)
+    Trainer(model, losses, None, learner)
+    learner.workers.learn([3.0 + rank, 0.0, 0.0, 0.0], lambda n, rows: None)
+
+
+def test_ranks_that_part_too_early_are_told():
+    with Job(different_minibatches, 2) as job:
+        for failure in job.results():
+            assert failure.kind == "StoreError"
+            assert "partition=(0, 1)" in failure.text
+
+
+def test_ways_are_not_mixed():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    learners = [data_parallel(SGD(model[0].parameters(), 0.1)), quantized(SGD(model[1].parameters(), 0.1))]
+    with pytest.raises(ValueError, match="one way"):
+        Trainer(model, losses, None, learners)
+
+
+def test_another_ways_state_is_refused():
+    model = torch.nn.Linear(2, 2)
+    saved = Trainer(model, losses, None, block_momentum(SGD(model.parameters(), 0.1), 10)).state_dict()
+    for learner in (SGD(model.parameters(), 0.1), data_parallel(SGD(model.parameters(), 0.1))):
+        with pytest.raises(StateError, match="learn"):
+            Trainer(model, losses, None, learner).load_state_dict(*saved)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda learner: quantized(learner, 0),
+        lambda learner: quantized(learner, 17),
+        lambda learner: block_momentum(learner, 0),
+        lambda learner: block_momentum(learner, 5, time_constant=-1),
+        lambda learner: block_momentum(learner, 5, learning_rate=0),
+        lambda learner: data_parallel(learner, distributed_after=-1),
+        lambda learner: data_parallel(learner, timeout=0),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make):
+    with pytest.raises(ValueError, match="expected"):
+        make(SGD(torch.nn.Linear(2, 2).parameters(), 0.1))
