@@ -9,14 +9,27 @@
 `create` makes one; `KVStore` says what all of them do, and `register` adds kinds. Needs torch.
 """
 
+from typing import Any
+
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater, create, register
+from feedline.kvstore.cluster import AsyncCluster
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
 
 register("local", LocalStore)
 register("device", lambda: LocalStore("device"))
 
+
+def _dist_async(**options: Any) -> KVStore:
+    from feedline.kvstore.async_store import AsyncStore  # Ray is not for everybody
+
+    return AsyncStore(**options)
+
+
+register("dist_async", _dist_async)
+
 __all__ = [
+    "AsyncCluster",
     "KVStore",
     "Key",
     "LocalStore",
