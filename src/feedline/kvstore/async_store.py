@@ -35,7 +35,7 @@ from feedline.kvstore.optimizers import Optimizer
 from feedline.kvstore.parts import Part, parts
 from feedline.kvstore.shard import Rule
 from feedline.kvstore.states import load_states, save_states
-from feedline.kvstore.wire import Item, as_bytes, as_tensor, coded, dtype_name, packed, sliced
+from feedline.kvstore.wire import Field, Item, as_run, dtype_name, fields_of, laid_out, received, sliced, views
 
 
 class Entry(NamedTuple):
@@ -92,7 +92,7 @@ class AsyncStore(KVStore):
         self._timeout, self._closed = timeout, False
         self._lock = threading.RLock()
         self._entries: dict[Key, Entry] = {}
-        self._sums: dict[Key, Any] = {}
+        self._runs: dict[int, Any] = {}
         self._compression: Compression | None = None
         self._residuals: dict[tuple[Key, int], tuple[Any, Any]] = {}
         self._optimizer: Optimizer | None = None
@@ -193,8 +193,7 @@ class AsyncStore(KVStore):
             keys = self._by_server(outs)
             for server, number in numbers.items():
                 wanted = keys.get(server, [])
-                arrays = self._links[server].pulled(number, [entry.key for entry, _, _ in wanted], deadline)
-                _fill(wanted, arrays)
+                _fill(wanted, self._links[server].pulled(number, [entry.key for entry, _, _ in wanted], deadline))
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -385,7 +384,9 @@ class AsyncStore(KVStore):
 
     def _init(self, given: Mapping[Key, Sequence[Any]], deadline: float) -> None:
         made, values = [], []
-        for place, (key, value) in enumerate(given.items(), len(self._entries)):
+        # What is made in the order of visits lies in it, and is pulled as it lies.
+        ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
+        for place, (key, value) in enumerate(ordered, len(self._entries)):
             self._check_kind(key)
             if key in self._entries or len(value) > 1:
                 again = "is initialised already" if key in self._entries else f"has {len(value)} values"
@@ -419,8 +420,8 @@ class AsyncStore(KVStore):
             pulls = []
             for server, asked in wanted.items():
                 items = [(e.key, tuple(sliced(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in asked]
-                arrays = [as_bytes(sliced(_dense(value), part)) for _, part, value in asked]
-                pulls.append((server, self._links[server].ask("make", items, arrays)))
+                run = as_run([sliced(_dense(value), part) for _, part, value in asked])
+                pulls.append((server, self._links[server].ask("make", items, run.numpy())))
             for server, pull in pulls:
                 self._links[server].answered(pull, deadline)
         self._entries.update({entry.key: entry for entry in made})
@@ -429,48 +430,74 @@ class AsyncStore(KVStore):
 
     def _push(self, groups: Sequence[tuple[Entry, Sequence[Any]]], outs: Any, deadline: float) -> dict[int, int]:
         """Send a push to all servers concerned; returns its number at each."""
-        messages: dict[int, tuple[list[Item], list[Any]]] = {}
-        left = []
+        messages: dict[int, list[tuple[Item, list[Field], Entry, Part, Any]]] = {}
         for entry, values in groups:
-            value = self._merged(entry, values)
+            value = self._value(entry, values)
             for part in entry.parts:
-                items, arrays = messages.setdefault(part.server, ([], []))
-                kind: str | dict[str, Any]
-                if self._compression is None:
-                    kind, found = packed(value, part)
+                item = entry.key, self._kind(value, part)
+                fields = fields_of(item, sliced(entry.meta, part).shape, entry.meta.dtype)
+                messages.setdefault(part.server, []).append((item, fields, entry, part, value))
+        jobs: list[merging.Job] = []
+        left, runs = [], {}
+        for server, message in messages.items():
+            fields = [field for _, several, _, _, _ in message for field in several]
+            runs[server] = run = self._run(server, laid_out(fields)[1])
+            places = iter(views(run, fields))
+            for item, several, entry, part, value in message:
+                here = [next(places) for _ in several]
+                if item[1] is None:
+                    jobs.append(([sliced(one, part) for one in value], here))
+                elif isinstance(item[1], int):
+                    ids, table = _rows(value, part)
+                    here[0].copy_(ids)
+                    here[1].copy_(table)
                 else:
-                    slot = entry.key, part.server
-                    if slot not in self._residuals:
-                        empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
-                        self._residuals[slot] = empty, empty.clone()
-                    kind, found = coded(value, part, self._compression, *self._residuals[slot])
-                    left.append(slot)
-                items.append((entry.key, kind))
-                arrays += found
+                    assert self._compression is not None
+                    residual, rest = self._residual(entry, part)
+                    self._compression.encode(sliced(value, part), residual, rest, here[0])
+                    left.append((entry.key, part.server))
+        merging.run(jobs)
         wanted = self._by_server(outs)
-        numbers = {
-            server: self._links[server].push(*message, [e.key for e, _, _ in wanted.get(server, [])], deadline)
-            for server, message in messages.items()
-        }
+        numbers = {}
+        for server, message in messages.items():
+            keys = [entry.key for entry, _, _ in wanted.get(server, [])]
+            items = [item for item, _, _, _, _ in message]
+            numbers[server] = self._links[server].push(items, runs[server].numpy(), keys, deadline)
         for slot in left:
             self._residuals[slot] = self._residuals[slot][::-1]
         return numbers
 
-    def _merged(self, entry: Entry, values: Sequence[Any]) -> Any:
-        """The sum of a key's values on the CPU: contiguous, or coalesced rows."""
+    def _value(self, entry: Entry, values: Sequence[Any]) -> Any:
+        """What is to be sent for a key: dense values that are added up on the way, or one sum."""
         sparse = [value for value in values if value.layout is not torch.strided]
-        dense = [value for value in values if value.layout is torch.strided]
-        if not dense:
+        if not sparse and self._compression is None:
+            return values
+        if len(sparse) == len(values):
             return rows.merged(sparse, "cpu")
-        if len(values) == 1:
-            return dense[0].cpu().contiguous()
-        if entry.key not in self._sums:
-            self._sums[entry.key] = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
-        total = self._sums[entry.key]
-        merging.run([(dense, (total,))])
-        if sparse:
-            total.add_(rows.merged(sparse, "cpu"))
-        return total
+        total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+        merging.run([([value for value in values if value.layout is torch.strided], (total,))])
+        if not sparse:
+            return total
+        return [total.add_(rows.merged(sparse, "cpu"))]
+
+    def _kind(self, value: Any, part: Part) -> int | dict[str, Any] | None:
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            return len(_rows(value, part)[0])
+        return None if self._compression is None else self._compression.parameters()
+
+    def _residual(self, entry: Entry, part: Part) -> tuple[Any, Any]:
+        """What compression has left for the next push, and memory for what it leaves now."""
+        slot = entry.key, part.server
+        if slot not in self._residuals:
+            empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
+            self._residuals[slot] = empty, empty.clone()
+        return self._residuals[slot]
+
+    def _run(self, server: int, size: int) -> Any:
+        """Memory for a message, made once as long as they are of one size."""
+        if server not in self._runs or self._runs[server].numel() != size:
+            self._runs[server] = torch.empty(size, dtype=torch.uint8)
+        return self._runs[server]
 
     def _pull(self, outs: Sequence[tuple[Entry, Sequence[Any]]], deadline: float) -> None:
         wanted = self._by_server(outs)
@@ -499,15 +526,16 @@ class AsyncStore(KVStore):
                 low, high = (int(torch.searchsorted(once, bound)) for bound in (part.start, part.stop))
                 if low < high:
                     asked = wanted.setdefault(part.server, [])
-                    asked.append((entry.key, as_bytes(once[low:high] - part.start), table[low:high]))
+                    asked.append((entry.key, once[low:high] - part.start, table[low:high]))
         pulls = [
-            (server, self._links[server].pull("pull_rows", [key for key, _, _ in asked], [i for _, i, _ in asked]))
+            (server, self._links[server].pull("pull_rows", [k for k, _, _ in asked], [i.numpy() for _, i, _ in asked]))
             for server, asked in wanted.items()
         ]
         for server, pull in pulls:
-            arrays = self._links[server].answered(pull, deadline)
-            for (_, _, place), array in zip(wanted[server], arrays, strict=True):
-                place.copy_(as_tensor(array, place.dtype, place.shape))
+            run = received(self._links[server].answered(pull, deadline))
+            places = [place for _, _, place in wanted[server]]
+            for place, found in zip(places, views(run, [(p.shape, p.dtype) for p in places]), strict=True):
+                place.copy_(found)
 
     def _everywhere(self, method: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
         pulls = [(link, link.ask(method, *arguments)) for link in self._links]
@@ -523,12 +551,21 @@ class AsyncStore(KVStore):
         time.sleep(PAUSE)
 
 
-def _fill(wanted: Sequence[tuple[Entry, Part, Sequence[Any]]], arrays: Sequence[Any]) -> None:
+def _fill(wanted: Sequence[tuple[Entry, Part, Sequence[Any]]], run: Any) -> None:
     """Copy what came to the outs."""
-    for (entry, part, outs), array in zip(wanted, arrays, strict=True):
-        found = as_tensor(array, entry.meta.dtype, sliced(entry.meta, part).shape)
-        for out in outs:
-            sliced(out, part).copy_(found)
+    fields = [(sliced(entry.meta, part).shape, entry.meta.dtype) for entry, part, _ in wanted]
+    jobs = [
+        ((found,), [sliced(out, part) for out in outs])
+        for (_, part, outs), found in zip(wanted, views(received(run), fields), strict=True)
+    ]
+    merging.run(jobs)
+
+
+def _rows(value: Any, part: Part) -> tuple[Any, Any]:
+    """Ids, from the part's first row on, and rows of coalesced ones."""
+    ids = value.indices()[0]
+    low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
+    return ids[low:high] - part.start, value.values()[low:high]
 
 
 def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:

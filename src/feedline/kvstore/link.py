@@ -43,7 +43,7 @@ class Push(NamedTuple):
 
     number: int
     items: Sequence[Item]
-    arrays: Any  # a list, or a reference to one in Ray's memory
+    run: Any  # bytes, or a reference to them in Ray's memory
     size: int
 
 
@@ -91,12 +91,12 @@ class Link:
 
     # ---- pushes ---------------------------------------------------------------------------------------------
 
-    def push(self, items: Sequence[Item], arrays: Sequence[Any], wanted: Sequence[Key], deadline: float) -> int:
+    def push(self, items: Sequence[Item], run: Any, wanted: Sequence[Key], deadline: float) -> int:
         """Send a push; returns its number.
 
         Args:
             items: keys, and how they come.
-            arrays: bytes; copied before this returns.
+            run: their bytes, an array of uint8; copied before this returns.
             wanted: keys to pull with the same message; see `pulled`.
             deadline: to have room for it.
 
@@ -107,8 +107,8 @@ class Link:
         import ray
 
         self._settle(deadline, WINDOW - 1)
-        size = sum(array.nbytes for array in arrays)
-        kept = ray.put(list(arrays)) if size > INLINE else [array.copy() for array in arrays]
+        size = run.nbytes
+        kept = ray.put(run) if size > INLINE else run.copy()
         self._number += 1
         push = Push(self._number, items, kept, size)
         self._log.append(push)
@@ -118,12 +118,12 @@ class Link:
         self._send(push, wanted, False)
         return self._number
 
-    def pulled(self, number: int, keys: Sequence[Key], deadline: float) -> list[Any]:
-        """What came back with a push that wanted ``keys``: bytes, valid while they are held."""
-        arrays = None
+    def pulled(self, number: int, keys: Sequence[Key], deadline: float) -> Any:
+        """What came back with a push that wanted ``keys``: a run, valid while it is held."""
+        run = None
         while self._flying and self._flying[0].number <= number:
-            arrays = self._settle_oldest(deadline)
-        return self.answered(self.pull("pull", keys), deadline) if arrays is None else arrays
+            run = self._settle_oldest(deadline)
+        return self.answered(self.pull("pull", keys), deadline) if run is None else run
 
     def drain(self, deadline: float) -> None:
         """Wait until all pushes are taken."""
@@ -131,7 +131,7 @@ class Link:
 
     def _send(self, push: Push, wanted: Sequence[Key], skip: bool) -> None:
         answer = self._actor.push.remote(
-            self._worker, push.number, push.items, push.arrays, wanted, skip, 2 * self._size > self._room
+            self._worker, push.number, push.items, push.run, wanted, skip, 2 * self._size > self._room
         )
         self._flying.append(Flight(push.number, answer, wanted))
 
@@ -144,7 +144,7 @@ class Link:
                 return
             self._settle_oldest(deadline)
 
-    def _settle_oldest(self, deadline: float) -> list[Any] | None:
+    def _settle_oldest(self, deadline: float) -> Any:
         """What the oldest push brought; None if it had to be sent again."""
         flight = self._flying[0]
         try:
@@ -159,7 +159,7 @@ class Link:
         self._note(answer)
         if answer.failure is not None:
             raise answer.failure
-        return list(answer.arrays or ())
+        return answer.run
 
     def _note(self, answer: Answer | Greeting) -> None:
         while self._log and self._log[0].number <= answer.durable:
@@ -200,7 +200,7 @@ class Link:
                     return answer
                 if not answer.behind:
                     self._note(answer)
-                    return answer.arrays
+                    return answer.run
                 self._recover(deadline, None)
             self.drain(deadline)
             pull = self._ask(pull.method, pull.arguments)

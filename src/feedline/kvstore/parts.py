@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from feedline.kvstore.base import Key
 
-#: Elements from which on an array is split, as in MXNet.
-SPLIT = 1_000_000
+#: Elements from which on an array is split. As a call is one message for each server, this may be small, for balance.
+SPLIT = 1 << 16
 
 
 class Part(NamedTuple):

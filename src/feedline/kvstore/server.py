@@ -5,7 +5,7 @@ Methods run one after the other. Those that are rare (making keys, setting a rul
 is on disk; pushes are covered by the next snapshot, and every answer says how far the last one reaches.
 
 Costs: a snapshot stops the server for one copy of its shard; a thread writes it. One begins when the last is ``every``
-seconds old, or when a worker's log fills up, but never takes more than a tenth of the time.
+seconds old, or when a worker's log fills up, but never takes more than a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from feedline.kvstore.shard import Rule, Shard
 from feedline.kvstore.wire import Item
 
 #: Seconds without snapshots for each second that the last one took.
-REST = 9.0
+REST = 19.0
 
 
 class Greeting(NamedTuple):
@@ -60,14 +60,14 @@ class Answer(NamedTuple):
         durable: number of the worker's last push in the snapshot.
         failure: what the updater raised; the shard is as it was before the push.
         trouble: why the last snapshot failed, if it did.
-        arrays: what was pulled.
+        run: what was pulled.
     """
 
     behind: bool = False
     durable: int = 0
     failure: Exception | None = None
     trouble: str = ""
-    arrays: list[Any] | None = None
+    run: Any = None
 
 
 class Server:
@@ -109,7 +109,7 @@ class Server:
         worker: str,
         number: int,
         items: Sequence[Item],
-        arrays: Sequence[Any],
+        run: Any,
         wanted: Sequence[Key],
         skip: bool,
         pressing: bool,
@@ -120,7 +120,7 @@ class Server:
             worker: its name.
             number: of its push.
             items: keys, and how they come.
-            arrays: bytes.
+            run: of bytes.
             wanted: keys to pull.
             skip: whether pushes before this one are lost.
             pressing: whether the worker would like a snapshot.
@@ -131,7 +131,7 @@ class Server:
         failure = None
         if due:
             try:
-                self._shard.take(worker, number, items, arrays)
+                self._shard.take(worker, number, items, run)
             except Exception as error:
                 failure = self._portable(error)
             self._consider(pressing)
@@ -162,9 +162,9 @@ class Server:
         """See `Shard`."""
         return self._shard.known(keys)
 
-    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], arrays: Sequence[Any]) -> None:
+    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
         """See `Shard`."""
-        self._shard.make(items, arrays)
+        self._shard.make(items, run)
         self.flush()
 
     def set_rule(self, rule: Rule, generation: int) -> None:

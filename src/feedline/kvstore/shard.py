@@ -4,8 +4,9 @@ Every push has a number: 1, 2, 3, … for each worker. A shard takes each number
 and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
 knows which pushes it contains, and takes exactly those that are sent again and are not in it.
 
-Nothing here knows of processes or messages (see `feedline.kvstore.server`). Arrays come and go as bytes
-(`feedline.kvstore.wire`). Costs: a snapshot copies all arrays and states once; nothing else is copied.
+Nothing here knows of processes or messages (see `feedline.kvstore.server`). Arrays come and go as runs of
+bytes (`feedline.kvstore.wire`), and keys that are made together lie in one such run. Costs: a snapshot copies all
+arrays and states once; a pull copies only what does not lie together.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer
-from feedline.kvstore.wire import Item, as_bytes, as_tensor, dtype_name, dtype_of, unpacked
+from feedline.kvstore.wire import Item, as_run, dtype_name, dtype_of, fields_of, laid_out, received, value_of, views
 
 VERSION = 1
 #: Of a rule: a name and parameters, or an object that was made by the user's code.
@@ -56,12 +58,20 @@ class Shard(LocalStore):
         found = {key: self._entries[key].stored for key in keys if key in self._entries}
         return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in found.items()}
 
-    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], arrays: Sequence[Any]) -> None:
+    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
         """Make keys of given shapes and dtypes; those that are here already are left alone."""
-        new = [(item, array) for item, array in zip(items, arrays, strict=True) if item[0] not in self._entries]
-        if new:
-            tensors = [as_tensor(array, dtype_of(item[2]), item[1]) for item, array in new]
-            self.init([item[0] for item, _ in new], tensors)
+        values = views(received(run), [(shape, dtype_of(name)) for _, shape, name in items])
+        self._gather([(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._entries])
+
+    def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
+        """Make keys in one run."""
+        if not pairs:
+            return
+        self.init([key for key, _ in pairs], [value for _, value in pairs])
+        fields = [(value.shape, value.dtype) for _, value in pairs]
+        places = views(as_run([value for _, value in pairs]), fields)
+        for (key, _), place in zip(pairs, places, strict=True):
+            self._entries[key].stored = place
 
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
@@ -78,29 +88,43 @@ class Shard(LocalStore):
             return False
         return None if self.missing or (number > last + 1 and not skip) else True
 
-    def take(self, worker: str, number: int, items: Sequence[Item], arrays: Sequence[Any]) -> None:
+    def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
         """Take a push, whole or not at all; either way its number is taken.
 
         Raises:
             RefusedError, or whatever the updater raises.
         """
         self.applied[worker] = number
-        given = iter(arrays)
-        keys = [key for key, _ in items]
-        values = [unpacked(kind, given, self._entries[key].stored) for key, kind in items]
-        if keys:
-            self.push(keys, values)
-
-    def give(self, keys: Sequence[Key]) -> list[Any]:
-        """What is stored: bytes, not copied."""
-        return [as_bytes(self._entries[key].stored) for key in keys]
-
-    def give_rows(self, items: Sequence[Key], ids: Sequence[Any]) -> list[Any]:
-        """Rows of keys, in the order of the ids (int64, from the part's first row): bytes."""
-        return [
-            as_bytes(self._entries[key].stored.index_select(0, as_tensor(one, torch.int64, (-1,))))
-            for key, one in zip(items, ids, strict=True)
+        stored = [self._entries[key].stored for key, _ in items]
+        fields = [fields_of(item, one.shape, one.dtype) for item, one in zip(items, stored, strict=True)]
+        arrays = iter(views(received(run), [field for several in fields for field in several]))
+        values = [
+            value_of(item, [next(arrays) for _ in several], one)
+            for item, several, one in zip(items, fields, stored, strict=True)
         ]
+        self.push([key for key, _ in items], values)
+
+    def give(self, keys: Sequence[Key]) -> Any:
+        """What is stored: a run, not copied if it lies together."""
+        stored = [self._entries[key].stored for key in keys]
+        if not stored:
+            return np.empty(0, np.uint8)
+        begins, size = laid_out([(one.shape, one.dtype) for one in stored])
+        memory = stored[0].untyped_storage()
+        first = stored[0].data_ptr()
+        if all(
+            one.data_ptr() == first + begin and one.untyped_storage().data_ptr() == memory.data_ptr()
+            for one, begin in zip(stored, begins, strict=True)
+        ):
+            whole = torch.empty(0, dtype=torch.uint8).set_(memory)
+            start = first - memory.data_ptr()
+            return whole[start : start + size].numpy()
+        return as_run(stored).numpy()
+
+    def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
+        """Rows of keys, in the order of the ids (int64, from the part's first row): a run."""
+        found = [self._entries[key].stored.index_select(0, received(one)) for key, one in zip(keys, ids, strict=True)]
+        return as_run(found).numpy()
 
     # ---- the rule -------------------------------------------------------------------------------------------
 
@@ -176,8 +200,7 @@ class Shard(LocalStore):
                 current={"version": VERSION},
             )
         keys = about["keys"]
-        if keys:
-            self.init(keys, [tensors[f"value.{i}"] for i in range(len(keys))])
+        self._gather([(key, tensors[f"value.{i}"]) for i, key in enumerate(keys)])
         states = {
             key: ({name: tensors[f"state.{i}.{name}"] for name in names}, count)
             for i, (key, names, count) in enumerate(about["states"])
