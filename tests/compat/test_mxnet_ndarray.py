@@ -67,6 +67,7 @@ def test_integers_stay_integers():
     a = mx.nd.array([7, -7], dtype="int32")
     assert (a / 2).asnumpy().tolist() == [3, -3]
     assert (a * 2).dtype is np.int32
+    assert (mx.nd.array([2**24 + 1], dtype="int32") / 1).asscalar() == 2**24 + 1  # no float32 in between
     a += 2.0
     a /= mx.nd.array([2, 2], dtype="int32")
     assert a.asnumpy().tolist() == [4, -2]

@@ -20,7 +20,7 @@ TYPES = ("local", "device")
 NUMBERS = st.integers(-64, 64).map(lambda n: n / 8)
 SIZE = 3
 VALUE = st.lists(NUMBERS, min_size=SIZE, max_size=SIZE)
-DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int32, torch.bfloat16])
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int32, torch.int64])
 
 
 def tensor(value, dtype):
@@ -134,6 +134,19 @@ def test_a_push_copies():
         store.push(0, gradient)
         assert gradient.tolist() == [1, 1]  # what an updater does to the sum does not reach what was pushed
         assert values_of_one(store, 0) == [count + 1, count + 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_values_are_added_from_the_first_to_the_last(dtype):
+    values = [torch.randn(50).to(dtype) for _ in range(5)]
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    store, out = create(), torch.empty(50, dtype=dtype)
+    store.init("w", out)
+    store.push("w", values)
+    store.pull("w", out)
+    assert torch.equal(out, total)
 
 
 def test_init_and_pull_copy():

@@ -1,16 +1,17 @@
-"""Tensors in a file: safetensors, with a CRC-32C each, and nothing pickled.
+"""Tensors in a file, and a state with them: safetensors, a CRC-32C each, nothing pickled.
 
-Tensors that share memory (tied weights) are written once. A file is forced to disk before `save_tensors` returns, and
-one that was torn or damaged is refused when it is read.
+Tensors that share memory (tied weights) are written once. A file is forced to disk before it is done, and one that was
+torn or damaged is refused when it is read.
 
 Costs: the bytes of the tensors once to disk, a checksum at memory speed, one fsync.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +38,35 @@ _DTYPES = {
 }
 
 
+def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
+    """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
+
+    It is written as ``<path>.tmp``; what a killed process left of that is written over.
+    """
+    writing = path.with_name(f"{path.name}.tmp")
+    writing.unlink(missing_ok=True)
+    try:
+        save_tensors(writing, tensors, state)
+        writing.replace(path)
+    except BaseException:
+        writing.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
-    """Write tensors as one new safetensors file, forced to disk.
+    """Write tensors as one new safetensors file, forced to disk; names that share memory go to its metadata.
 
     Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
-    Names of tensors that share memory go to its metadata.
 
     Args:
-        path: where; nothing may be there.
+        path: of the file.
         tensors: by name, on any device.
-        state: JSON types, kept in the file's metadata.
+        state: JSON types that belong to them, kept in the metadata.
 
     Raises:
-        TypeError: a tensor of a dtype that safetensors does not have, or a state of other types.
-        FileExistsError: there is a file already.
+        TypeError: a tensor of a dtype that safetensors does not have, or a state that is not JSON.
     """
-    about: dict[str, Any] = {}
-    if state is not None:
-        about["state"] = json.dumps(state)
-        about["state_crc32c"] = _native.crc32c(about["state"].encode())
     stored: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
@@ -71,9 +82,11 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
         stored[name] = plain.cpu().contiguous()
     # The largest elements first: every tensor then begins at a multiple of its elements' size.
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
-    about["aliases"] = aliases
-    about["crc32c"] = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
-    header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps(about)}}
+    sums = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
+    header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps({"aliases": aliases, "crc32c": sums})}}
+    if state is not None:
+        told = json.dumps(check_json(state))
+        header["__metadata__"] |= {"state": told, "state_crc32c": f"{_native.crc32c(told.encode()):08x}"}
     end = 0
     for name, tensor in stored.items():
         start, end = end, end + tensor.nbytes
@@ -88,45 +101,80 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
         os.fsync(file.fileno())
 
 
-def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file that `save_tensors` wrote.
+def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote: the tensors and the state, empty if there was none.
 
     Raises:
         StateError: the file is missing, torn or damaged.
     """
-    return _load(path)[0]
-
-
-def load_tensors_and_state(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and the state of a file that `save_tensors` wrote with a state.
-
-    Raises:
-        StateError: the file is missing, torn or damaged, or holds no state.
-    """
-    tensors, about = _load(path)
-    text = about.get("state")
-    if not isinstance(text, str) or _native.crc32c(text.encode()) != about.get("state_crc32c"):
-        raise StateError(f"expected a state beside the tensors in {path}, got {'none' if text is None else 'another'}")
-    return tensors, json.loads(text)
-
-
-def _load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["feedline"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        about = json.loads(metadata["feedline"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
         sums, aliases = about["crc32c"], about["aliases"]
         if sums.keys() != tensors.keys():
             raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
         for name, tensor in tensors.items():
             if _native.crc32c(_bytes(tensor)) != sums[name]:
                 raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
-        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}, about
+        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}, _state(path, metadata)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """The state alone of what `save_tensors` wrote, without reading the tensors.
+
+    Raises:
+        StateError: the file is missing, torn or damaged.
+    """
+    with _opened(path) as file:
+        return _state(path, file.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file within the block; what is wrong with it as StateError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, StateError):
+            raise
         raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error
+
+
+def _state(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    text = metadata.get("state", "{}")
+    if "state" in metadata and f"{_native.crc32c(text.encode()):08x}" != metadata["state_crc32c"]:
+        raise StateError(f"expected CRC-32C {metadata['state_crc32c']} of the state in {path}, got another")
+    state: dict[str, Any] = json.loads(text)
+    return state
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+
+
+def check_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as JSON gives it back.
+
+    Raises:
+        TypeError: it is no mapping, or not of JSON types.
+    """
+    try:
+        again = json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"expected a state of JSON types only: {error}") from error
+    if not isinstance(again, dict):
+        raise TypeError(f"expected a mapping as state, got {type(state).__name__}")
+    return again
+
+
+def sync(folder: Path) -> None:
+    """Force a folder's names to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

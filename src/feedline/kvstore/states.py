@@ -6,13 +6,12 @@ A file appears whole or not at all, and a file that was there before stays until
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import StateError
-from feedline.interop.tensor_file import load_tensors_and_state, save_tensors
+from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.base import Key
 from feedline.kvstore.optimizers import Optimizer, optimizer
 
@@ -35,14 +34,7 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
         "keys": list(found),
         "counts": [count for _, count in found.values()],
     }
-    target = Path(path)
-    writing = target.with_name(f".writing-{uuid.uuid4().hex[:12]}-{target.name}")
-    try:
-        save_tensors(writing, tensors, about)
-        writing.replace(target)
-    except BaseException:
-        writing.unlink(missing_ok=True)
-        raise
+    replace_tensors(Path(path), tensors, about)
 
 
 def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[Key, Any]) -> None:
@@ -56,7 +48,7 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
     Raises:
         StateError: the file is missing or damaged, or was written by another optimizer or for other shapes.
     """
-    tensors, about = load_tensors_and_state(Path(path))
+    tensors, about = load_tensors(Path(path))
     try:
         saved = {"version": about["feedline"], "optimizer": about["optimizer"], "states": about["states"]}
         parameters, keys, counts = about["parameters"], about["keys"], about["counts"]

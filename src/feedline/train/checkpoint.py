@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from feedline.errors import StateError
-from feedline.interop.tensor_file import load_tensors, save_tensors
+from feedline.interop.tensor_file import check_json, load_tensors, save_tensors, sync
 
 VERSION = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
@@ -83,7 +83,7 @@ class Checkpoints:
             TypeError: ``state`` is not made of JSON types.
             OSError: no space, no permission; nothing is left behind and the other checkpoints are untouched.
         """
-        text = json.dumps({"feedline": VERSION, **_check_json(state)}, allow_nan=True)
+        text = json.dumps({"feedline": VERSION, **check_json(state)}, allow_nan=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_unfinished()
         before = self.paths()
@@ -94,12 +94,12 @@ class Checkpoints:
             writing.mkdir()
             save_tensors(writing / TENSORS, tensors)
             _write(writing / STATE, text.encode())
-            _sync(writing)
+            sync(writing)
             writing.rename(target)
         except BaseException:
             shutil.rmtree(writing, ignore_errors=True)
             raise
-        _sync(self.folder)
+        sync(self.folder)
         if self.keep is not None:
             for old in [*before, target][: -self.keep]:
                 shutil.rmtree(old)
@@ -144,17 +144,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             current={"feedline": VERSION},
         )
     state.pop("feedline")
-    return Checkpoint(folder, load_tensors(folder / TENSORS), state)
-
-
-def _check_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        again = json.loads(json.dumps(state))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"expected a state of JSON types only: {error}") from error
-    if not isinstance(again, dict):
-        raise TypeError(f"expected a mapping as state, got {type(state).__name__}")
-    return again
+    return Checkpoint(folder, load_tensors(folder / TENSORS)[0], state)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -162,14 +152,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _alive(pid: int) -> bool:
