@@ -35,7 +35,7 @@ from feedline.kvstore.optimizers import Optimizer
 from feedline.kvstore.parts import Part, parts
 from feedline.kvstore.shard import Rule
 from feedline.kvstore.states import load_states, save_states
-from feedline.kvstore.wire import Field, Item, as_run, dtype_name, fields_of, laid_out, received, sliced, views
+from feedline.kvstore.wire import Field, Item, Layout, as_run, dtype_name, received, sliced
 
 
 class Entry(NamedTuple):
@@ -45,6 +45,18 @@ class Entry(NamedTuple):
     place: int
     meta: Any
     parts: tuple[Part, ...]
+
+
+#: A key, and values of a push or outs of a pull.
+Group = tuple[Entry, Sequence[Any]]
+
+
+class Message(NamedTuple):
+    """A push to one server: where its arrays lie, how its keys come, what is to be added up to each array."""
+
+    layout: Layout
+    items: list[Item]
+    sources: list[Sequence[Any]]
 
 
 class AsyncStore(KVStore):
@@ -93,6 +105,7 @@ class AsyncStore(KVStore):
         self._lock = threading.RLock()
         self._entries: dict[Key, Entry] = {}
         self._runs: dict[int, Any] = {}
+        self._laid_out: tuple[tuple[Key, ...], dict[int, Layout]] = (), {}
         self._compression: Compression | None = None
         self._residuals: dict[tuple[Key, int], tuple[Any, Any]] = {}
         self._optimizer: Optimizer | None = None
@@ -192,8 +205,8 @@ class AsyncStore(KVStore):
             numbers = self._push(values, outs, deadline)
             keys = self._by_server(outs)
             for server, number in numbers.items():
-                wanted = keys.get(server, [])
-                _fill(wanted, self._links[server].pulled(number, [entry.key for entry, _, _ in wanted], deadline))
+                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]], deadline)
+                self._fill(outs, server, keys[server], run)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -337,7 +350,7 @@ class AsyncStore(KVStore):
                 raise RefusedError("expected an open store, got one that was closed")
             yield time.monotonic() + self._timeout
 
-    def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[tuple[Entry, Sequence[Any]]]:
+    def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """The entries of keys, in the order in which keys are visited."""
         for key in given:
             if key not in self._entries:
@@ -353,7 +366,7 @@ class AsyncStore(KVStore):
                 raise RefusedError(f"expected a key of type {kind}, as all keys of this store, got {key!r}")
             break
 
-    def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[tuple[Entry, Sequence[Any]]]:
+    def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         groups = self._found(given)
         for entry, values in groups:
             shape, dtype = entry.meta.shape, entry.meta.dtype
@@ -373,7 +386,7 @@ class AsyncStore(KVStore):
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
 
-    def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[tuple[Entry, Sequence[Any]]]:
+    def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         groups = self._found(given)
         for entry, outs in groups:
             for out in outs:
@@ -428,62 +441,77 @@ class AsyncStore(KVStore):
         for server, asked in wanted.items():
             self._links[server].keys += len(asked)
 
-    def _push(self, groups: Sequence[tuple[Entry, Sequence[Any]]], outs: Any, deadline: float) -> dict[int, int]:
+    def _push(self, groups: Sequence[Group], outs: Sequence[Group], deadline: float) -> dict[int, int]:
         """Send a push to all servers concerned; returns its number at each."""
-        messages: dict[int, list[tuple[Item, list[Field], Entry, Part, Any]]] = {}
-        for entry, values in groups:
-            value = self._value(entry, values)
-            for part in entry.parts:
-                item = entry.key, self._kind(value, part)
-                fields = fields_of(item, sliced(entry.meta, part).shape, entry.meta.dtype)
-                messages.setdefault(part.server, []).append((item, fields, entry, part, value))
-        jobs: list[merging.Job] = []
-        left, runs = [], {}
-        for server, message in messages.items():
-            fields = [field for _, several, _, _, _ in message for field in several]
-            runs[server] = run = self._run(server, laid_out(fields)[1])
-            places = iter(views(run, fields))
-            for item, several, entry, part, value in message:
-                here = [next(places) for _ in several]
-                if item[1] is None:
-                    jobs.append(([sliced(one, part) for one in value], here))
-                elif isinstance(item[1], int):
-                    ids, table = _rows(value, part)
-                    here[0].copy_(ids)
-                    here[1].copy_(table)
-                else:
-                    assert self._compression is not None
-                    residual, rest = self._residual(entry, part)
-                    self._compression.encode(sliced(value, part), residual, rest, here[0])
-                    left.append((entry.key, part.server))
-        merging.run(jobs)
-        wanted = self._by_server(outs)
+        wanted = {server: [o[0].key for o in asked] for server, asked in self._by_server(outs).items()}
         numbers = {}
-        for server, message in messages.items():
-            keys = [entry.key for entry, _, _ in wanted.get(server, [])]
-            items = [item for item, _, _, _, _ in message]
-            numbers[server] = self._links[server].push(items, runs[server].numpy(), keys, deadline)
-        for slot in left:
-            self._residuals[slot] = self._residuals[slot][::-1]
+        for server, message in self._messages(groups).items():
+            run = self._run(server, message.layout.size)
+            message.layout.write(run, message.sources)
+            link = self._links[server]
+            numbers[server] = link.push(message.items, run.numpy(), wanted.get(server, []), deadline)
+        if self._compression is not None:
+            for entry, _ in groups:
+                for part in entry.parts:
+                    slot = entry.key, part.server
+                    self._residuals[slot] = self._residuals[slot][::-1]
         return numbers
 
-    def _value(self, entry: Entry, values: Sequence[Any]) -> Any:
-        """What is to be sent for a key: dense values that are added up on the way, or one sum."""
-        sparse = [value for value in values if value.layout is not torch.strided]
-        if not sparse and self._compression is None:
-            return values
-        if len(sparse) == len(values):
-            return rows.merged(sparse, "cpu")
-        total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
-        merging.run([([value for value in values if value.layout is torch.strided], (total,))])
-        if not sparse:
-            return total
-        return [total.add_(rows.merged(sparse, "cpu"))]
+    def _messages(self, groups: Sequence[Group]) -> dict[int, Message]:
+        """What to send to each server."""
+        items: dict[int, list[Item]] = {}
+        sources: dict[int, list[Sequence[Any]]] = {}
+        plain = self._compression is None
+        for entry, values in groups:
+            dense = [value for value in values if value.layout is torch.strided]
+            whole = len(dense) == len(values)
+            plain = plain and whole
+            rest = None if whole else rows.merged([v for v in values if v.layout is not torch.strided], "cpu")
+            if dense and (rest is not None or self._compression is not None):
+                total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+                merging.run([(dense, (total,))])
+                dense = [total if rest is None else total.add_(rest)]
+            for part in entry.parts:
+                kind, arrays = self._packed(entry, part, dense, rest)
+                items.setdefault(part.server, []).append((entry.key, kind))
+                sources.setdefault(part.server, []).extend(arrays)
+        layouts = self._layouts(groups) if plain else {}
+        return {
+            server: Message(
+                layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in sources[server]]),
+                items[server],
+                sources[server],
+            )
+            for server in items
+        }
 
-    def _kind(self, value: Any, part: Part) -> int | dict[str, Any] | None:
-        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-            return len(_rows(value, part)[0])
-        return None if self._compression is None else self._compression.parameters()
+    def _packed(
+        self, entry: Entry, part: Part, dense: Sequence[Any], merged: Any
+    ) -> tuple[int | dict[str, Any] | None, list[Sequence[Any]]]:
+        """How one part comes, and what is to be added up to each of the arrays that carry it."""
+        if not dense:
+            ids = merged.indices()[0]
+            low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
+            return high - low, [[ids[low:high] - part.start], [merged.values()[low:high]]]
+        if self._compression is None:
+            return None, [[sliced(one, part) for one in dense]]
+        piece = sliced(dense[0], part)
+        shape, dtype = self._compression.code_shape(piece.shape)
+        codes = torch.empty(shape, dtype=dtype)
+        self._compression.encode(piece, *self._residual(entry, part), codes)
+        return self._compression.parameters(), [[codes]]
+
+    def _layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
+        """Of each server's message for dense values of these keys; made once for the same keys again."""
+        keys = tuple(entry.key for entry, _ in groups)
+        if keys != self._laid_out[0]:
+            fields: dict[int, list[Field]] = {}
+            for entry, _ in groups:
+                for part in entry.parts:
+                    field = sliced(entry.meta, part).shape, entry.meta.dtype
+                    fields.setdefault(part.server, []).append(field)
+            self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
+        return self._laid_out[1]
 
     def _residual(self, entry: Entry, part: Part) -> tuple[Any, Any]:
         """What compression has left for the next push, and memory for what it leaves now."""
@@ -499,13 +527,18 @@ class AsyncStore(KVStore):
             self._runs[server] = torch.empty(size, dtype=torch.uint8)
         return self._runs[server]
 
-    def _pull(self, outs: Sequence[tuple[Entry, Sequence[Any]]], deadline: float) -> None:
+    def _pull(self, outs: Sequence[Group], deadline: float) -> None:
         wanted = self._by_server(outs)
         pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in wanted.items()]
         for server, pull in pulls:
-            _fill(wanted[server], self._links[server].answered(pull, deadline))
+            self._fill(outs, server, wanted[server], self._links[server].answered(pull, deadline))
 
-    def _by_server(self, outs: Any) -> dict[int, list[tuple[Entry, Part, Sequence[Any]]]]:
+    def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
+        """Copy what a server sent to the outs."""
+        targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
+        self._layouts(outs)[server].read(received(run), targets)
+
+    def _by_server(self, outs: Sequence[Group]) -> dict[int, list[tuple[Entry, Part, Sequence[Any]]]]:
         found: dict[int, list[tuple[Entry, Part, Sequence[Any]]]] = {}
         for entry, tensors in outs:
             for part in entry.parts:
@@ -532,10 +565,9 @@ class AsyncStore(KVStore):
             for server, asked in wanted.items()
         ]
         for server, pull in pulls:
-            run = received(self._links[server].answered(pull, deadline))
             places = [place for _, _, place in wanted[server]]
-            for place, found in zip(places, views(run, [(p.shape, p.dtype) for p in places]), strict=True):
-                place.copy_(found)
+            layout = Layout([(place.shape, place.dtype) for place in places])
+            layout.read(received(self._links[server].answered(pull, deadline)), [[place] for place in places])
 
     def _everywhere(self, method: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
         pulls = [(link, link.ask(method, *arguments)) for link in self._links]
@@ -549,23 +581,6 @@ class AsyncStore(KVStore):
         if remaining(deadline) == 0:
             raise StoreError(f"expected worker 0 to {what} within {self._timeout:g} s, but it has not")
         time.sleep(PAUSE)
-
-
-def _fill(wanted: Sequence[tuple[Entry, Part, Sequence[Any]]], run: Any) -> None:
-    """Copy what came to the outs."""
-    fields = [(sliced(entry.meta, part).shape, entry.meta.dtype) for entry, part, _ in wanted]
-    jobs = [
-        ((found,), [sliced(out, part) for out in outs])
-        for (_, part, outs), found in zip(wanted, views(received(run), fields), strict=True)
-    ]
-    merging.run(jobs)
-
-
-def _rows(value: Any, part: Part) -> tuple[Any, Any]:
-    """Ids, from the part's first row on, and rows of coalesced ones."""
-    ids = value.indices()[0]
-    low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
-    return ids[low:high] - part.start, value.values()[low:high]
 
 
 def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:

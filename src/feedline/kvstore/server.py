@@ -17,13 +17,12 @@ import socket
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import StoreError
-from feedline.interop.tensor_file import load_tensors_and_state, save_tensors
+from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.base import Key
 from feedline.kvstore.shard import Rule, Shard
 from feedline.kvstore.wire import Item
@@ -96,10 +95,8 @@ class Server:
         self._trouble = ""
         self._writer: threading.Thread | None = None
         self._ended, self._took = time.monotonic(), 0.0
-        for torn in self._folder.glob(f".writing-{index}-*"):
-            torn.unlink(missing_ok=True)
         if self._file.exists():
-            self._shard.restore(*load_tensors_and_state(self._file))
+            self._shard.restore(*load_tensors(self._file))
             self._durable = dict(self._shard.applied)
 
     # ---- often ----------------------------------------------------------------------------------------------
@@ -217,15 +214,11 @@ class Server:
 
     def _write(self, tensors: Mapping[str, Any], about: dict[str, Any], started: float | None = None) -> None:
         started = time.monotonic() if started is None else started
-        writing = self._folder / f".writing-{self._index}-{uuid.uuid4().hex[:12]}"
         try:
-            save_tensors(writing, tensors, about)
-            writing.replace(self._file)
+            replace_tensors(self._file, tensors, about)
             self._durable, self._trouble = about["applied"], ""
         except OSError as error:
             self._trouble = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(OSError):
-                writing.unlink(missing_ok=True)
         self._ended = time.monotonic()
         self._took = self._ended - started
 

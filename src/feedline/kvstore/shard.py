@@ -21,7 +21,7 @@ from feedline.errors import StateError
 from feedline.kvstore.base import Key
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer
-from feedline.kvstore.wire import Item, as_run, dtype_name, dtype_of, fields_of, laid_out, received, value_of, views
+from feedline.kvstore.wire import Item, Layout, as_run, dtype_name, dtype_of, fields_of, received, value_of
 
 VERSION = 1
 #: Of a rule: a name and parameters, or an object that was made by the user's code.
@@ -60,7 +60,7 @@ class Shard(LocalStore):
 
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
         """Make keys of given shapes and dtypes; those that are here already are left alone."""
-        values = views(received(run), [(shape, dtype_of(name)) for _, shape, name in items])
+        values = Layout([(shape, dtype_of(name)) for _, shape, name in items]).views(received(run))
         self._gather([(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._entries])
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
@@ -69,7 +69,7 @@ class Shard(LocalStore):
             return
         self.init([key for key, _ in pairs], [value for _, value in pairs])
         fields = [(value.shape, value.dtype) for _, value in pairs]
-        places = views(as_run([value for _, value in pairs]), fields)
+        places = Layout(fields).views(as_run([value for _, value in pairs]))
         for (key, _), place in zip(pairs, places, strict=True):
             self._entries[key].stored = place
 
@@ -97,7 +97,7 @@ class Shard(LocalStore):
         self.applied[worker] = number
         stored = [self._entries[key].stored for key, _ in items]
         fields = [fields_of(item, one.shape, one.dtype) for item, one in zip(items, stored, strict=True)]
-        arrays = iter(views(received(run), [field for several in fields for field in several]))
+        arrays = iter(Layout([field for several in fields for field in several]).views(received(run)))
         values = [
             value_of(item, [next(arrays) for _ in several], one)
             for item, several, one in zip(items, fields, stored, strict=True)
@@ -109,16 +109,16 @@ class Shard(LocalStore):
         stored = [self._entries[key].stored for key in keys]
         if not stored:
             return np.empty(0, np.uint8)
-        begins, size = laid_out([(one.shape, one.dtype) for one in stored])
+        layout = Layout([(one.shape, one.dtype) for one in stored])
         memory = stored[0].untyped_storage()
         first = stored[0].data_ptr()
         if all(
             one.data_ptr() == first + begin and one.untyped_storage().data_ptr() == memory.data_ptr()
-            for one, begin in zip(stored, begins, strict=True)
+            for one, begin in zip(stored, layout.begins, strict=True)
         ):
             whole = torch.empty(0, dtype=torch.uint8).set_(memory)
             start = first - memory.data_ptr()
-            return whole[start : start + size].numpy()
+            return whole[start : start + layout.size].numpy()
         return as_run(stored).numpy()
 
     def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from feedline import _native
+from feedline.kvstore import merging
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import compression
 from feedline.kvstore.parts import Part
@@ -25,21 +27,59 @@ Item = tuple[Key, int | dict[str, Any] | None]
 Field = tuple[Sequence[int], Any]
 
 
-def laid_out(fields: Iterable[Field]) -> tuple[list[int], int]:
-    """Where each array begins in a run, and the bytes of the run."""
-    begins, end = [], 0
-    for shape, dtype in fields:
-        begins.append(end)
-        end += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-    return begins, end
+class Layout:
+    """Where the arrays of a message lie in its run.
 
+    Args:
+        fields: shape and dtype of each.
 
-def views(run: Any, fields: Sequence[Field]) -> list[Any]:
-    """The arrays of a run (a tensor of uint8) as tensors on its memory."""
-    return [
-        run[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
-        for begin, (shape, dtype) in zip(laid_out(fields)[0], fields, strict=True)
-    ]
+    Attributes:
+        size: bytes of the run.
+        begins: of each array, in bytes.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.begins: list[int] = []
+        self._fields = fields
+        self._counts = [math.prod(shape) for shape, _ in fields]
+        end = 0
+        for count, (_, dtype) in zip(self._counts, fields, strict=True):
+            self.begins.append(end)
+            end += -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        self.size = end
+
+    def views(self, run: Any) -> list[Any]:
+        """The arrays of a run (a tensor of uint8) as tensors on its memory."""
+        return [self._view(run, i) for i in range(len(self._fields))]
+
+    def write(self, run: Any, sources: Sequence[Sequence[Any]]) -> None:
+        """Put the sum of each list of tensors to its place."""
+        self._move(run, sources, True)
+
+    def read(self, run: Any, targets: Sequence[Sequence[Any]]) -> None:
+        """Copy each array to all tensors of a list."""
+        self._move(run, targets, False)
+
+    def _view(self, run: Any, i: int) -> Any:
+        begin, (shape, dtype) = self.begins[i], self._fields[i]
+        return run[begin : begin + self._counts[i] * dtype.itemsize].view(dtype).view(tuple(shape))
+
+    def _move(self, run: Any, tensors: Sequence[Sequence[Any]], write: bool) -> None:
+        # As `merging.run`, but without a tensor for each place: of many small arrays, that is most of the cost.
+        base, rest = run.data_ptr(), []
+        native: dict[Any, list[tuple[int, list[int], list[int]]]] = {torch.float32: [], torch.float64: []}
+        for i, given in enumerate(tensors):
+            dtype = self._fields[i][1]
+            if dtype in native and all([t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in given]):  # noqa: C419
+                theirs, ours = [t.data_ptr() for t in given], [base + self.begins[i]]
+                native[dtype].append((self._counts[i], theirs, ours) if write else (self._counts[i], ours, theirs))
+            else:
+                place = [self._view(run, i)]
+                rest.append((given, place) if write else (place, given))
+        for dtype, batch in native.items():
+            if batch:
+                _native.merge(batch, dtype.itemsize, torch.get_num_threads())
+        merging.run(rest)
 
 
 def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
@@ -67,7 +107,8 @@ def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
 
 def sliced(tensor: Any, part: Part) -> Any:
     """The rows of a part; a number alone is its own part."""
-    return tensor[part.start : part.stop] if tensor.dim() else tensor
+    whole = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
+    return tensor if whole else tensor[part.start : part.stop]
 
 
 def received(array: Any) -> Any:
@@ -83,10 +124,9 @@ def received(array: Any) -> Any:
 
 def as_run(tensors: Sequence[Any]) -> Any:
     """Copies of tensors, as one run."""
-    fields = [(tensor.shape, tensor.dtype) for tensor in tensors]
-    run = torch.empty(laid_out(fields)[1], dtype=torch.uint8)
-    for view, tensor in zip(views(run, fields), tensors, strict=True):
-        view.copy_(tensor)
+    layout = Layout([(tensor.shape, tensor.dtype) for tensor in tensors])
+    run = torch.empty(layout.size, dtype=torch.uint8)
+    layout.write(run, [[tensor] for tensor in tensors])
     return run
 
 
