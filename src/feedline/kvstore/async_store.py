@@ -18,45 +18,26 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from feedline.errors import StoreError
-from feedline.kvstore import merging, rows
+from feedline.kvstore import rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.cluster import ADDRESS, SERVERS, SNAPSHOTS, WORKERS, AsyncCluster, Connection, remaining
-from feedline.kvstore.compression import Compression, compression
+from feedline.kvstore.compression import compression
 from feedline.kvstore.link import Link
 from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.membership import PAUSE, Membership
+from feedline.kvstore.messages import Entry, Group, Packer, by_server
 from feedline.kvstore.optimizers import Optimizer
 from feedline.kvstore.parts import Part, parts
 from feedline.kvstore.shard import Rule
+from feedline.kvstore.split_states import cut_states, whole_states
 from feedline.kvstore.states import load_states, save_states
-from feedline.kvstore.wire import Field, Item, Layout, as_run, dtype_name, received, sliced
-
-
-class Entry(NamedTuple):
-    """One key, as this worker knows it; ``meta`` has its shape and dtype and no memory."""
-
-    key: Key
-    place: int
-    meta: Any
-    parts: tuple[Part, ...]
-
-
-#: A key, and values of a push or outs of a pull.
-Group = tuple[Entry, Sequence[Any]]
-
-
-class Message(NamedTuple):
-    """A push to one server: where its arrays lie, how its keys come, what is to be added up to each array."""
-
-    layout: Layout
-    items: list[Item]
-    sources: list[Sequence[Any]]
+from feedline.kvstore.wire import Layout, as_run, dtype_name, received, sliced
 
 
 class AsyncStore(KVStore):
@@ -104,10 +85,7 @@ class AsyncStore(KVStore):
         self._timeout, self._closed = timeout, False
         self._lock = threading.RLock()
         self._entries: dict[Key, Entry] = {}
-        self._runs: dict[int, Any] = {}
-        self._laid_out: tuple[tuple[Key, ...], dict[int, Layout]] = (), {}
-        self._compression: Compression | None = None
-        self._residuals: dict[tuple[Key, int], tuple[Any, Any]] = {}
+        self._packer = Packer()
         self._optimizer: Optimizer | None = None
         self._rules = 0  # how often this worker was told one
         with contextlib.ExitStack() as undo:
@@ -203,7 +181,7 @@ class AsyncStore(KVStore):
             values = self._values(grouped(key, value, "value"))
             outs = self._outs(grouped(key, value if out is None else out, "out"))
             numbers = self._push(values, outs, deadline)
-            keys = self._by_server(outs)
+            keys = by_server(outs)
             for server, number in numbers.items():
                 run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]], deadline)
                 self._fill(outs, server, keys[server], run)
@@ -281,7 +259,7 @@ class AsyncStore(KVStore):
         """See `KVStore`: of what this worker pushes."""
         chosen = None if parameters is None else compression(parameters)
         with self._working():
-            self._compression, self._residuals = chosen, {}
+            self._packer.compress(chosen)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`: of all servers, in one file, which stores of other types understand. One worker calls this."""
@@ -292,7 +270,7 @@ class AsyncStore(KVStore):
             for name, value in answers[0][1].items():
                 setattr(rule, name, value)
             rule.forget()
-            rule.set_states(self._whole([states for _, _, states in answers], rule))
+            rule.set_states(whole_states(self._entries.values(), [states for _, _, states in answers], rule))
             save_states(path, rule, dump_optimizer)
             rule.forget()
 
@@ -301,13 +279,7 @@ class AsyncStore(KVStore):
         with self._working() as deadline:
             rule = self._known_optimizer()
             load_states(path, rule, {key: entry.meta for key, entry in self._entries.items()})
-            pieces: list[dict[Key, Any]] = [{} for _ in self._links]
-            for key, (states, count) in rule.states().items():
-                shape = next((state.shape for state in states.values()), ())
-                for part in parts(key, shape, len(self._links)):
-                    # A slice would be pickled with all that it is a slice of.
-                    piece = {name: sliced(state, part).clone() for name, state in states.items()}
-                    pieces[part.server][key] = piece, count
+            pieces = cut_states(rule, len(self._links))
             rule.forget()
             self._drain(deadline)
             pulls = [
@@ -321,24 +293,6 @@ class AsyncStore(KVStore):
         if self._optimizer is None:
             raise RefusedError("expected a store with an optimizer, got one without; call set_optimizer first")
         return self._optimizer
-
-    def _whole(self, found: Sequence[Mapping[Key, Any]], rule: Optimizer) -> dict[Key, Any]:
-        """States of whole arrays, of those of their parts."""
-        whole = {}
-        for entry in self._entries.values():
-            there = [found[part.server].get(entry.key) for part in entry.parts]
-            if not any(there):
-                continue
-            states = {}
-            for name in rule.keeps:
-                # A push on its way may have reached some servers only.
-                pieces = [
-                    torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype) if one is None else one[0][name]
-                    for one, part in zip(there, entry.parts, strict=True)
-                ]
-                states[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-            whole[entry.key] = states, max(one[1] for one in there if one is not None)
-        return whole
 
     # ---- checks ---------------------------------------------------------------------------------------------
 
@@ -377,11 +331,11 @@ class AsyncStore(KVStore):
                         f"got {tuple(value.shape)} and {value.dtype}"
                     )
                 if value.layout is not torch.strided:
-                    if self._compression is not None:
+                    if self._packer.compression is not None:
                         raise RefusedError(f"expected dense values under compression, got rows for key {entry.key!r}")
                     rows.check_rows(entry.key, value, shape)
-            if self._compression is not None:
-                self._compression.check(entry.key, dtype)
+            if self._packer.compression is not None:
+                self._packer.compression.check(entry.key, dtype)
             if self._optimizer is not None and not dtype.is_floating_point:
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
@@ -443,92 +397,17 @@ class AsyncStore(KVStore):
 
     def _push(self, groups: Sequence[Group], outs: Sequence[Group], deadline: float) -> dict[int, int]:
         """Send a push to all servers concerned; returns its number at each."""
-        wanted = {server: [o[0].key for o in asked] for server, asked in self._by_server(outs).items()}
+        wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
         numbers = {}
-        for server, message in self._messages(groups).items():
-            run = self._run(server, message.layout.size)
-            message.layout.write(run, message.sources)
-            link = self._links[server]
-            numbers[server] = link.push(message.items, run.numpy(), wanted.get(server, []), deadline)
-        if self._compression is not None:
-            for entry, _ in groups:
-                for part in entry.parts:
-                    slot = entry.key, part.server
-                    self._residuals[slot] = self._residuals[slot][::-1]
+        for server, message in self._packer.messages(groups).items():
+            message.layout.write(message.run, message.sources)
+            asked = wanted.get(server, [])
+            numbers[server] = self._links[server].push(message.items, message.run.numpy(), asked, deadline)
+            self._packer.sent(server, message)
         return numbers
 
-    def _messages(self, groups: Sequence[Group]) -> dict[int, Message]:
-        """What to send to each server."""
-        items: dict[int, list[Item]] = {}
-        sources: dict[int, list[Sequence[Any]]] = {}
-        plain = self._compression is None
-        for entry, values in groups:
-            dense = [value for value in values if value.layout is torch.strided]
-            whole = len(dense) == len(values)
-            plain = plain and whole
-            rest = None if whole else rows.merged([v for v in values if v.layout is not torch.strided], "cpu")
-            if dense and (rest is not None or self._compression is not None):
-                total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
-                merging.run([(dense, (total,))])
-                dense = [total if rest is None else total.add_(rest)]
-            for part in entry.parts:
-                kind, arrays = self._packed(entry, part, dense, rest)
-                items.setdefault(part.server, []).append((entry.key, kind))
-                sources.setdefault(part.server, []).extend(arrays)
-        layouts = self._layouts(groups) if plain else {}
-        return {
-            server: Message(
-                layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in sources[server]]),
-                items[server],
-                sources[server],
-            )
-            for server in items
-        }
-
-    def _packed(
-        self, entry: Entry, part: Part, dense: Sequence[Any], merged: Any
-    ) -> tuple[int | dict[str, Any] | None, list[Sequence[Any]]]:
-        """How one part comes, and what is to be added up to each of the arrays that carry it."""
-        if not dense:
-            ids = merged.indices()[0]
-            low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
-            return high - low, [[ids[low:high] - part.start], [merged.values()[low:high]]]
-        if self._compression is None:
-            return None, [[sliced(one, part) for one in dense]]
-        piece = sliced(dense[0], part)
-        shape, dtype = self._compression.code_shape(piece.shape)
-        codes = torch.empty(shape, dtype=dtype)
-        self._compression.encode(piece, *self._residual(entry, part), codes)
-        return self._compression.parameters(), [[codes]]
-
-    def _layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
-        """Of each server's message for dense values of these keys; made once for the same keys again."""
-        keys = tuple(entry.key for entry, _ in groups)
-        if keys != self._laid_out[0]:
-            fields: dict[int, list[Field]] = {}
-            for entry, _ in groups:
-                for part in entry.parts:
-                    field = sliced(entry.meta, part).shape, entry.meta.dtype
-                    fields.setdefault(part.server, []).append(field)
-            self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
-        return self._laid_out[1]
-
-    def _residual(self, entry: Entry, part: Part) -> tuple[Any, Any]:
-        """What compression has left for the next push, and memory for what it leaves now."""
-        slot = entry.key, part.server
-        if slot not in self._residuals:
-            empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
-            self._residuals[slot] = empty, empty.clone()
-        return self._residuals[slot]
-
-    def _run(self, server: int, size: int) -> Any:
-        """Memory for a message, made once as long as they are of one size."""
-        if server not in self._runs or self._runs[server].numel() != size:
-            self._runs[server] = torch.empty(size, dtype=torch.uint8)
-        return self._runs[server]
-
     def _pull(self, outs: Sequence[Group], deadline: float) -> None:
-        wanted = self._by_server(outs)
+        wanted = by_server(outs)
         pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in wanted.items()]
         for server, pull in pulls:
             self._fill(outs, server, wanted[server], self._links[server].answered(pull, deadline))
@@ -536,14 +415,7 @@ class AsyncStore(KVStore):
     def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
         """Copy what a server sent to the outs."""
         targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
-        self._layouts(outs)[server].read(received(run), targets)
-
-    def _by_server(self, outs: Sequence[Group]) -> dict[int, list[tuple[Entry, Part, Sequence[Any]]]]:
-        found: dict[int, list[tuple[Entry, Part, Sequence[Any]]]] = {}
-        for entry, tensors in outs:
-            for part in entry.parts:
-                found.setdefault(part.server, []).append((entry, part, tensors))
-        return found
+        self._packer.layouts(outs)[server].read(received(run), targets)
 
     def _table(self, entry: Entry, out: Any, ids: Any) -> tuple[Entry, Any, Any, Any]:
         """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
@@ -591,7 +463,7 @@ def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple
         raise RefusedError(
             f"expected row_ids for {len(outs)} outs of key {entry.key!r}, or one for all, got {len(ids)}"
         )
-    return list(zip(outs, ids * len(outs) if len(ids) == 1 else ids, strict=True))
+    return list(zip(outs, [ids[0]] * len(outs) if len(ids) == 1 else ids, strict=True))
 
 
 def _dense(value: Any) -> Any:

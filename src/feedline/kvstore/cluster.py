@@ -41,6 +41,8 @@ _LOOPBACK = {
     "RAY_NUM_REDIS_GET_RETRIES": "5",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+#: Those that cannot change once it is.
+_DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 #: Of the Ray that we start: no idle workers, each of which takes memory.
 _SMALL = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
 #: One for all that this process starts, as Ray reads a process's token only once.
@@ -157,6 +159,7 @@ class Connection:
     _lock = threading.Lock()
     _users = 0
     _made = False
+    _read: dict[str, str] = {}  # noqa: RUF012  # what Ray was imported with, if we imported it; the same for the process
 
     def __init__(self, address: str, settings: dict[str, str] | None = None) -> None:
         _check_installed()
@@ -201,7 +204,9 @@ class Connection:
     def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
         wanted = {**(_LOOPBACK if self.loopback else {}), **settings}
         wanted = {name: value for name, value in wanted.items() if name in settings or name not in os.environ}
-        decisive = [n for n in wanted if n.startswith(("RAY_AUTH", "RAY_ENABLE")) and os.environ.get(n) != wanted[n]]
+        known = {**os.environ, **Connection._read}
+        # The path of the token does not count: what it holds is the same for the time of this process.
+        decisive = [n for n in wanted if n in _DECISIVE and known.get(n) != wanted[n]]
         if early and decisive:
             shown = ", ".join(f"{name}={wanted[name]}" for name in decisive)
             raise RefusedError(
@@ -219,6 +224,8 @@ class Connection:
             raise StoreError(f"expected a Ray at {address}, got {error}") from error
         import ray
 
+        if not early:
+            Connection._read = dict(wanted)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
