@@ -214,7 +214,8 @@ class AsyncStore(KVStore):
                     tensor.copy_(table.index_select(0, places).view(tensor.shape))
                 else:
                     shape = entry.meta.shape
-                    tensor.copy_(torch.sparse_coo_tensor(once[None], table, shape, is_coalesced=True))
+                    found = torch.sparse_coo_tensor(once[None], table, shape, is_coalesced=True, check_invariants=False)
+                    tensor.copy_(found)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 

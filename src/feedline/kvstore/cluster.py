@@ -39,6 +39,8 @@ _LOOPBACK = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Seconds until a wrong token, or nobody at all, is an error.
     "RAY_NUM_REDIS_GET_RETRIES": "5",
+    # Seconds until it ends a process that has lost it; ours get errors, and end when they like.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 #: Those that cannot change once it is.
@@ -207,8 +209,10 @@ class Connection:
         known = {**os.environ, **Connection._read}
         # The path of the token does not count: what it holds is the same for the time of this process.
         decisive = [n for n in wanted if n in _DECISIVE and known.get(n) != wanted[n]]
+        if early and self.loopback and sys.modules["ray"]._private.ray_constants.ENABLE_RAY_CLUSTER:
+            decisive = [_DECISIVE[1]]  # set by now perhaps, but too late
         if early and decisive:
-            shown = ", ".join(f"{name}={wanted[name]}" for name in decisive)
+            shown = ", ".join(f"{name}={(wanted | _LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
                 f"expected Ray not to be imported yet: it reads {shown} when it is; "
                 "create the store first, or set these before the import"

@@ -39,6 +39,7 @@ class Membership:
         rank: of this worker.
         workers: how many share the store.
         servers: handles of the actors.
+        folder: of the servers' snapshots.
 
     Raises:
         StoreError: the rank is not to be had.
@@ -62,7 +63,7 @@ class Membership:
         self._timeout = timeout
         self._over = threading.Event()
         member = self._join(name, (workers, servers, folder), rank)
-        self.rank, self.workers = member.rank, member.workers
+        self.rank, self.workers, self.folder = member.rank, member.workers, member.folder
         if member.workers != workers:
             self._leave()
             raise RefusedError(f"expected {member.workers} workers, as the first one said, got {workers}")
