@@ -22,4 +22,5 @@ QUESTIONS = (
     "kvstore",
     "compression",
     "row_sparse",
+    "dist_async",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 EXAMPLES = ROOT / "examples"
 ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
-TESTED = {"tagging", "sequence_classifier", "digits", "user_source", "killed_and_resumed"}
+TESTED = {"async_lstm", "tagging", "sequence_classifier", "digits", "user_source", "killed_and_resumed"}
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
 
@@ -89,3 +90,19 @@ def test_killed_and_resumed():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed 2 times" in done.stdout
     assert done.stdout.endswith("the same parameters, bit for bit\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')")
+def test_async_lstm():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "async_lstm.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": IMPORTED_FROM},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong\n", done.stdout)
+    assert sorted(rank for rank, _ in found) == ["0", "1"]
+    assert all(float(wrong) < 5 for _, wrong in found)

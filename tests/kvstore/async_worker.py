@@ -16,12 +16,29 @@ import feedline as fl
 SHAPES = {"a": (3,), "b": (), "c": (2, 50_000)}
 
 
-def joined(name, **options):
-    """A store with the keys of `SHAPES` and exact sums."""
-    store = fl.kvstore.create("dist_async", name=name, timeout=30, **options)
+PUSHES, PAUSE = 100, 0.02
+
+
+def descend(store):
+    """Least squares by SGD, on this worker's share of the data; what it finds."""
+    rng = torch.Generator().manual_seed(store.rank)
+    x = torch.randn(400, 5, generator=rng)
+    y = x @ torch.arange(5.0)
+    w = torch.zeros(5)
+    store.broadcast("w", w, out=w)
+    store.set_optimizer("sgd", learning_rate=0.05, rescale_grad=1 / 32)
+    for step in range(200):
+        rows = slice(step * 32 % 384, step * 32 % 384 + 32)
+        store.pushpull("w", x[rows].T @ (x[rows] @ w - y[rows]), out=w)
+    store.barrier()
+    store.pull("w", w)
+    return w.tolist()
+
+
+def prepare(store):
+    """The keys of `SHAPES`, and exact sums."""
     store.init(list(SHAPES), [torch.zeros(shape) for shape in SHAPES.values()])
     store.set_optimizer("test")
-    return store
 
 
 def push(store, value):
@@ -36,41 +53,30 @@ def pulled(store):
     return [out.unique().tolist() for out in outs]
 
 
-def pushes(name):
-    """A hundred pushes of ones, slowly enough that servers die in between."""
-    with joined(name, every=0.2) as store:
-        for _ in range(100):
-            push(store, 1)
-            time.sleep(0.03)
-        store.barrier()
-        return {"rank": store.rank, "lost": store.lost_pushes, "pulled": pulled(store)}
-
-
-def dies(name):
-    """Says that it pushed, and dies in the middle of pushes."""
-    store = joined(name)
-    push(store, 1)
+def works(name):
+    """The second worker of a pair, which dies in the middle of a push."""
+    store = fl.kvstore.create("dist_async", name=name, timeout=30)
+    descend(store)
+    prepare(store)
+    for _ in range(PUSHES):
+        push(store, 1)
+        time.sleep(PAUSE)
+    store.barrier()
+    print(json.dumps({"rank": store.rank, "lost": store.lost_pushes, "pulled": pulled(store)}), flush=True)
     store.barrier()
     for _ in range(3):
         push(store, 0)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def descends(name):
-    """Least squares by SGD, on this worker's half of the data."""
+def inherits(name):
+    """Takes a dead worker's rank, and finds what was learned."""
     with fl.kvstore.create("dist_async", name=name, timeout=30) as store:
-        rng = torch.Generator().manual_seed(store.rank)
-        x = torch.randn(400, 5, generator=rng)
-        y = x @ torch.arange(5.0)
-        w = torch.zeros(5)
-        store.broadcast("w", w, out=w)
-        store.set_optimizer("sgd", learning_rate=0.05, rescale_grad=1 / 32)
-        for step in range(200):
-            rows = slice(step * 32 % 384, step * 32 % 384 + 32)
-            store.pushpull("w", x[rows].T @ (x[rows] @ w - y[rows]), out=w)
-        store.barrier()
-        store.pull("w", w)
-        return {"rank": store.rank, "w": w.tolist()}
+        store.init("w", torch.zeros(5))
+        prepare(store)
+        assert min(pulled(store))[0] >= 2 * PUSHES
+        for _ in range(5):
+            push(store, 1)
 
 
 def joins(name):

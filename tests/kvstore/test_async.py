@@ -44,6 +44,22 @@ def ours():
             connection.close()
 
 
+@pytest.fixture(scope="module")
+def shared(ours):
+    """A store of this process alone on two servers: a test that needs no other takes this one, and its own keys."""
+    with alone("shared", servers=2) as store:
+        yield store
+
+
+@pytest.fixture
+def store(shared, monkeypatch):
+    monkeypatch.setattr(parts, "SPLIT", 8)  # what is larger lies on both servers
+    shared.set_updater(None)
+    yield shared
+    shared._timeout = 30.0
+    shared.set_gradient_compression(None)
+
+
 def start(what, name, environment=None, **more):
     return subprocess.Popen(
         [sys.executable, "-m", "tests.kvstore.async_worker", what, name],
@@ -102,238 +118,211 @@ def script(store):
     return [*found, out, rows, sparse.to_dense(), fresh]
 
 
-def test_does_what_one_process_does(ours, monkeypatch):
-    monkeypatch.setattr(parts, "SPLIT", 8)  # the table lies on both servers
-    with alone("script", servers=2) as store, fl.kvstore.create("local") as local:
+def test_does_what_one_process_does(store):
+    with fl.kvstore.create("local") as local:
         for found, expected in zip(script(store), script(local), strict=True):
             assert torch.equal(found, expected)
 
 
-def test_states_are_those_of_one_process(ours, monkeypatch, tmp_path):
-    monkeypatch.setattr(parts, "SPLIT", 8)
-    values, gradients = [torch.ones(10, 4), torch.ones(3)], [torch.randn(10, 4), torch.randn(3)]
-    outs = [torch.empty(10, 4), torch.empty(3)]
-    with alone("states", servers=2) as store, fl.kvstore.create("local") as local:
+def test_states_are_those_of_one_process(store, tmp_path):
+    keys, values, gradients = ["x", "y"], [torch.ones(10, 4), torch.ones(3)], [torch.randn(10, 4), torch.randn(3)]
+    outs, expected = ([torch.empty(10, 4), torch.empty(3)] for _ in range(2))
+    with fl.kvstore.create("local") as local:
         for one in (store, local):
-            one.init([0, 1], values)
+            one.init(keys, values)
             one.set_optimizer("momentum", learning_rate=0.5)
-            one.push([0, 1], gradients)
+            one.push(keys, gradients)
             one.save_optimizer_states(tmp_path / one.type, dump_optimizer=True)
         store.load_optimizer_states(tmp_path / "local")
         local.load_optimizer_states(tmp_path / "dist_async")
-        for one in (store, local):
-            one.push([0, 1], gradients)
-        store.pull([0, 1], outs)
-        for found, key in zip(outs, (0, 1), strict=True):
-            expected = torch.empty_like(found)
-            local.pull(key, expected)
-            assert torch.equal(found, expected)
-        store.set_optimizer("sgd")
-        with pytest.raises(fl.StateError, match="momentum"):
-            store.load_optimizer_states(tmp_path / "local")
+        for one, to in ((store, outs), (local, expected)):
+            one.pushpull(keys, gradients, to)
+    for found, other in zip(outs, expected, strict=True):
+        assert torch.equal(found, other)
+    store.set_optimizer("sgd")
+    with pytest.raises(fl.StateError, match="momentum"):
+        store.load_optimizer_states(tmp_path / "local")
 
 
-def test_what_was_sent_and_the_residual_are_what_was_pushed(ours, monkeypatch):
-    monkeypatch.setattr(parts, "SPLIT", 8)
-    with alone("bits", servers=2) as store:
-        store.init(["w", "v"], [torch.zeros(5, 2), torch.zeros(3)])
-        store.set_optimizer("test")
-        store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
-        pushed = [torch.zeros(5, 2), torch.zeros(3)]
-        for _ in range(6):
-            gradients = [torch.randint(-8, 9, shape).float() / 8 for shape in ((5, 2), (3,))]
-            store.push(["w", "v"], gradients)
-            for total, gradient in zip(pushed, gradients, strict=True):
-                total += gradient
-        sent = [torch.empty(5, 2), torch.empty(3)]
-        store.pull(["w", "v"], sent)
-        left = [torch.zeros(5, 2), torch.zeros(3)]
-        for rest, key in zip(left, ("w", "v"), strict=True):
-            pieces = store._entries[key].parts
-            rest.copy_(torch.cat([store._packer._residuals[key, part.server][0] for part in pieces]))
-        for one, rest, total in zip(sent, left, pushed, strict=True):
-            assert one.any()
-            assert torch.equal(one + rest, total)
+def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
+    keys, shapes = ["q", "r"], [(5, 2), (3,)]
+    store.init(keys, [torch.zeros(shape) for shape in shapes])
+    store.set_optimizer("test")
+    store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    pushed = [torch.zeros(shape) for shape in shapes]
+    for _ in range(6):
+        gradients = [torch.randint(-8, 9, shape).float() / 8 for shape in shapes]
+        store.push(keys, gradients)
+        for total, gradient in zip(pushed, gradients, strict=True):
+            total += gradient
+    sent = [torch.empty(shape) for shape in shapes]
+    store.pull(keys, sent)
+    for key, one, total in zip(keys, sent, pushed, strict=True):
+        pieces = store._entries[key].parts
+        left = torch.cat([store._packer._residuals[key, part.server][0] for part in pieces])
+        assert one.any()
+        assert torch.equal(one + left, total)
 
 
-def test_refused_calls_change_nothing(ours):
+def test_refused_calls_change_nothing(store):
     def fails(key, merged, stored):
         stored += merged
         raise ZeroDivisionError("as it should")
 
-    with alone("refused") as store:
-        store.init("w", torch.zeros(2))
-        for call, kind, text in (
-            (lambda: store.init("w", torch.zeros(2)), RefusedError, "initialised already"),
-            (lambda: store.init([3], [torch.zeros(2)]), RefusedError, "type str"),
-            (lambda: store.push("v", torch.zeros(2)), RefusedError, "call init first"),
-            (lambda: store.push("w", torch.zeros(3)), RefusedError, "shape"),
-            (lambda: store.pull("w", torch.zeros(2, 1)), RefusedError, "shape"),
-            (lambda: store.row_sparse_pull("w", torch.zeros(1), torch.tensor([2])), RefusedError, "rows 0 to 1"),
-            (lambda: store.save_optimizer_states("nowhere"), RefusedError, "call set_optimizer first"),
-            (lambda: store.set_updater(3), TypeError, "function"),
-        ):
-            with pytest.raises(kind, match=text):
-                call()
-        store.set_updater(fails)
-        with pytest.raises(ZeroDivisionError, match="as it should") as error:
-            store.pushpull("w", torch.ones(2), out := torch.empty(2))
-        assert "in server 0" in "".join(error.value.__notes__)
-        store.pull("w", out)
-        assert out.tolist() == [0, 0]
-        store.push("w", torch.ones(2))  # not waited for: the next call says it
-        with pytest.raises(ZeroDivisionError):
-            store.barrier()
-    with pytest.raises(RefusedError, match="closed"):
-        store.push("w", torch.ones(2))
+    store.init("w", torch.zeros(2))
+    for call, kind, text in (
+        (lambda: store.init("w", torch.zeros(2)), RefusedError, "initialised already"),
+        (lambda: store.init([3], [torch.zeros(2)]), RefusedError, "type str"),
+        (lambda: store.push("nobody", torch.zeros(2)), RefusedError, "call init first"),
+        (lambda: store.push("w", torch.zeros(3)), RefusedError, "shape"),
+        (lambda: store.pull("w", torch.zeros(2, 1)), RefusedError, "shape"),
+        (lambda: store.row_sparse_pull("w", torch.zeros(1), torch.tensor([2])), RefusedError, "rows 0 to 1"),
+        (lambda: store.save_optimizer_states("nowhere"), RefusedError, "call set_optimizer first"),
+        (lambda: store.set_updater(3), TypeError, "function"),
+    ):
+        with pytest.raises(kind, match=text):
+            call()
+    store.set_updater(fails)
+    with pytest.raises(ZeroDivisionError, match="as it should") as error:
+        store.pushpull("w", torch.ones(2), out := torch.empty(2))
+    assert "in server" in "".join(error.value.__notes__)
+    store.pull("w", out)
+    assert out.tolist() == [0, 0]
+    store.push("w", torch.ones(2))  # not waited for: the next call says it
+    with pytest.raises(ZeroDivisionError):
+        store.barrier()
+    store.barrier()
 
 
-# ---- several workers, and what dies ---------------------------------------------------------------------------
+# ---- what dies ------------------------------------------------------------------------------------------------
 
 
-def test_two_workers_and_two_servers_converge(ours):
-    found = [said(worker) for worker in [start("descends", "descent") for _ in range(2)]]
-    assert sorted(one["rank"] for one in found) == [0, 1]
-    for one in found:
-        assert one["w"] == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
+def test_a_push_that_comes_again_is_taken_once(store):
+    store.init("again", torch.zeros(10))
+    store.set_optimizer("test")
+    store.push("again", torch.ones(10))
+    for link in store._links:
+        link.drain(time.monotonic() + 30)
+        link._send(link._log[-1], (), False)
+    store.pull("again", out := torch.empty(10))
+    assert out.tolist() == [1] * 10
 
 
-def test_servers_killed_in_mid_run_lose_nothing_and_take_nothing_twice(ours):
-    other = start("pushes", "killed")
-    with program.joined("killed", every=0.2) as store:
-        push_and_kill(store, other)
+def test_a_function_comes_back_with_its_server(store):
+    store.init("function", torch.zeros(10))
+    store.set_updater(lambda key, merged, stored: stored.sub_(merged))
+    store.push("function", torch.ones(10))
+    kill(process_of(store, 0))
+    store.push("function", torch.ones(10))
+    store.pull("function", out := torch.empty(10))
+    assert out.tolist() == [-2] * 10
 
 
-def push_and_kill(store, other):
+def test_what_was_lost_is_counted(store):
+    """A log without room: what is missing in the end is what the store says."""
+    store.init("lost", torch.zeros(()))
+    store.set_optimizer("test")
+    (part,) = store._entries["lost"].parts
+    store._links[part.server]._room = 0
+    for _ in range(5):
+        store.push("lost", torch.tensor(1.0))
+    kill(process_of(store, part.server))
+    for _ in range(5):
+        store.push("lost", torch.tensor(1.0))
+    store.pull("lost", out := torch.empty(()))
+    store._links[part.server]._room = 1 << 20
+    assert store.lost_pushes > 0
+    assert out == 10 - store.lost_pushes
+
+
+def test_a_hanging_server_is_an_error_that_names_it(store):
+    store.init("hangs", torch.ones(10))
+    process = process_of(store, 0)
+    os.kill(process, signal.SIGSTOP)
+    store._timeout = 1.0
+    try:
+        with pytest.raises(fl.StoreError, match=r"server 0 of 2.*in time"):
+            store.pull("hangs", torch.empty(10))
+    finally:
+        os.kill(process, signal.SIGCONT)
+        store._timeout = 30.0
+    store.pull("hangs", out := torch.empty(10))
+    assert out.tolist() == [1] * 10
+
+
+def test_a_coordinator_that_was_killed_learns_who_works(store):
+    sys.modules["ray"].kill(store._us._coordinator, no_restart=False)
+    store.barrier()
+    store.barrier()
+
+
+def test_two_workers_and_two_servers_whatever_dies(ours):
+    """They converge; two servers are killed; a worker is, and another takes its place."""
+    other = start("works", "pair")
+    with fl.kvstore.create("dist_async", name="pair", timeout=30, every=0.2) as store:
+        assert program.descend(store) == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
+        program.prepare(store)
+        servers_die(store)
+        other_dies(store, other)
+
+
+def servers_die(store):
     killed = []
-    for number in range(100):
+    for number in range(program.PUSHES):
         program.push(store, 1)
         if number in (20, 60):
             killed.append(process_of(store, number // 40))
             kill(killed[-1])
-        time.sleep(0.03)
+        time.sleep(program.PAUSE)
     store.barrier()
-    assert program.pulled(store) == [[200], [200], [200]]
+    # Nothing lost, nothing twice.
+    assert program.pulled(store) == [[2 * program.PUSHES]] * 3
     assert store.lost_pushes == 0
-    found = said(other)
-    assert {store.rank, found["rank"]} == {0, 1}
-    assert found["pulled"] == [[200], [200], [200]]
-    assert found["lost"] == 0
     assert killed[0] != process_of(store, 0)
-
-
-def test_what_was_lost_is_counted(ours):
-    """A log without room and no snapshots: what is missing in the end is what the store says."""
-    with alone("lost", every=1000, log_bytes=0) as store:
-        store.init("w", torch.zeros(()))
-        store.set_optimizer("test")
-        for _ in range(5):
-            store.push("w", torch.tensor(1.0))
-        process = process_of(store, 0)
-        kill(process)
-        for _ in range(5):
-            store.push("w", torch.tensor(1.0))
-        store.pull("w", out := torch.empty(()))
-        assert store.lost_pushes > 0
-        assert out == 10 - store.lost_pushes
-
-
-def test_a_push_that_comes_again_is_taken_once(ours):
-    with alone("again") as store:
-        store.init("w", torch.zeros(2))
-        store.set_optimizer("test")
-        store.push("w", torch.ones(2))
-        link = store._links[0]
-        link.drain(time.monotonic() + 30)
-        link._send(link._log[-1], (), False)
-        store.pull("w", out := torch.empty(2))
-        assert out.tolist() == [1, 1]
-
-
-def test_a_function_comes_back_with_its_server(ours):
-    with alone("function") as store:
-        store.init("w", torch.zeros(2))
-        store.set_updater(lambda key, merged, stored: stored.sub_(merged))
-        store.push("w", torch.ones(2))
-        kill(process_of(store, 0))
-        store.push("w", torch.ones(2))
-        store.pull("w", out := torch.empty(2))
-        assert out.tolist() == [-2, -2]
-
-
-def test_a_dead_worker_stops_nobody_and_its_rank_is_taken_over(ours):
-    dead = start("dies", "dead")
-    with program.joined("dead") as store:
-        outlive(store, dead)
-
-
-def outlive(store, dead):
     store.barrier()
-    assert dead.wait(60) == -signal.SIGKILL
-    dead.stdout.close()
-    for _ in range(6):
-        program.push(store, 1)
-    assert program.pulled(store) == [[1 + 6]] * 3
-    with pytest.raises(fl.StoreError, match=rf"missing rank {1 - store.rank}, which gave no sign of life"):
+
+
+def other_dies(store, other):
+    rank = 1 - store.rank
+    assert other.wait(60) == -signal.SIGKILL
+    assert json.loads(other.stdout.read()) == {"rank": rank, "lost": 0, "pulled": [[2 * program.PUSHES]] * 3}
+    other.stdout.close()
+    heir = start("inherits", "pair", RANK=str(rank))
+    program.push(store, 1)  # nobody is waited for
+    assert program.pulled(store)[0][0] > 2 * program.PUSHES
+    with pytest.raises(fl.StoreError, match=rf"missing rank {rank}, which gave no sign of life"):
         store.barrier()
-    heir = start("pushes", "dead", RANK=str(1 - store.rank))
-    store.barrier()
-    assert said(heir)["pulled"] == [[107]] * 3
+    said(heir)
+    assert program.pulled(store) == [[2 * program.PUSHES + 1 + 5]] * 3
 
 
-def test_a_hanging_server_is_an_error_that_names_it(ours):
-    with alone("hangs", timeout=30) as store:
-        store.init("w", torch.zeros(2))
-        process = process_of(store, 0)
-        os.kill(process, signal.SIGSTOP)
-        store._timeout = 1.0
-        try:
-            with pytest.raises(fl.StoreError, match=r"server 0 of 1.*in time"):
-                store.pull("w", torch.empty(2))
-        finally:
-            os.kill(process, signal.SIGCONT)
-        store._timeout = 30.0
-        store.pull("w", out := torch.empty(2))
-        assert out.tolist() == [0, 0]
-
-
-def test_a_coordinator_that_was_killed_learns_who_works(ours):
-    with alone("coordinator") as store:
-        store.init("w", torch.zeros(2))
-        sys.modules["ray"].kill(store._us._coordinator, no_restart=False)
-        store.barrier()
-        store.barrier()
-        assert store.rank == 0
-
-
-def test_ranks_are_taken_once(ours):
-    with alone("ranks", workers=2, rank=0):
-        with pytest.raises(fl.StoreError, match=r"rank 0 is taken by .*process"):
-            alone("ranks", workers=2, rank=0, timeout=1)
+def test_ranks_and_worker_0(ours):
+    with alone("ranks", workers=2, rank=1) as store:
+        with pytest.raises(fl.StoreError, match=r"rank 1 is taken by .*process"):
+            alone("ranks", workers=2, rank=1, timeout=3)
         with pytest.raises(RefusedError, match="expected 2 workers, as the first one said, got 3"):
-            alone("ranks", workers=3, rank=1)
+            alone("ranks", workers=3, rank=0)
         with pytest.raises(fl.StoreError, match="rank 2 is not one of 2"):
             alone("ranks", workers=3, rank=2)
-
-
-def test_nobody_waits_for_ever_for_worker_0(ours):
-    with alone("late", workers=2, rank=1) as store:
+        process_of(store, 0)  # it has started
         store._timeout = 1.0
         with pytest.raises(fl.StoreError, match="worker 0 to initialise key 'w'"):
             store.init("w", torch.zeros(2))
-        with pytest.raises(fl.StoreError, match="rank 0, which has not joined"):
+        with pytest.raises(fl.StoreError, match="missing rank 0, which has"):
             store.barrier()
+        store._timeout = 30.0
 
 
 def test_the_last_worker_ends_the_servers(ours):
-    store = alone("last")
-    with store:
+    with alone("last") as store:
         store.init("w", torch.zeros(2))
         process, folder = process_of(store, 0), Path(store._us.folder)
         assert list(folder.iterdir())
         assert folder.stat().st_mode & 0o077 == 0
     assert gone([process])
     assert not folder.exists()
+    with pytest.raises(RefusedError, match="closed"):
+        store.push("w", torch.ones(2))
 
 
 # ---- who may come in, and what stays behind -------------------------------------------------------------------

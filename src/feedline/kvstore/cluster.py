@@ -38,7 +38,7 @@ _LOOPBACK = {
     # questions; then it takes loopback, and listens nowhere else.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Seconds until a wrong token, or nobody at all, is an error.
-    "RAY_NUM_REDIS_GET_RETRIES": "5",
+    "RAY_NUM_REDIS_GET_RETRIES": "3",
     # Seconds until it ends a process that has lost it; ours get errors, and end when they like.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
