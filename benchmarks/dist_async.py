@@ -26,12 +26,12 @@ from benchmarks.learners import shapes
 from feedline import kvstore
 
 WORKERS = SERVERS = 2
-STEPS = 3
+STEPS = 10
 
 
 def run(stage: Stage) -> list[Answer]:
     """Start a Ray and two workers, and read what they saw."""
-    width, rounds = (8 if stage.quick else 64), stage.rounds(15)
+    width, rounds = (8 if stage.quick else 64), stage.rounds(8)
     with kvstore.AsyncCluster(WORKERS, SERVERS, memory=2 << 30) as cluster:
         command = [sys.executable, "-m", "benchmarks.dist_async", str(width), str(rounds)]
         environment = {**os.environ, **cluster.environment()}

@@ -287,12 +287,11 @@ def other_dies(store, other):
     assert other.wait(60) == -signal.SIGKILL
     assert json.loads(other.stdout.read()) == {"rank": rank, "lost": 0, "pulled": [[2 * program.PUSHES]] * 3}
     other.stdout.close()
-    heir = start("inherits", "pair", RANK=str(rank))
     program.push(store, 1)  # nobody is waited for
     assert program.pulled(store)[0][0] > 2 * program.PUSHES
     with pytest.raises(fl.StoreError, match=rf"missing rank {rank}, which gave no sign of life"):
         store.barrier()
-    said(heir)
+    said(start("inherits", "pair", RANK=str(rank)))
     assert program.pulled(store) == [[2 * program.PUSHES + 1 + 5]] * 3
 
 

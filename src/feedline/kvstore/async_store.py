@@ -250,8 +250,8 @@ class AsyncStore(KVStore):
                     link.answered(pull, deadline)
             self._rules += 1
             while self.rank and min(made) < self._rules:
-                self._patience(deadline, f"set an updater for the {self._rules}. time")
-                made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), deadline)]
+                later = self._patience(deadline, f"set an updater for the {self._rules}. time")
+                made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), later)]
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
             self._optimizer = optimizer
@@ -368,13 +368,14 @@ class AsyncStore(KVStore):
         for entry, value in zip(made, values, strict=True):
             for part in entry.parts:
                 wanted.setdefault(part.server, []).append((entry, part, value))
+        later = deadline
         while True:
             pulls = [(s, self._links[s].ask("known", [e.key for e, _, _ in w])) for s, w in wanted.items()]
-            known = {server: self._links[server].answered(pull, deadline) for server, pull in pulls}
+            known = {server: self._links[server].answered(pull, later) for server, pull in pulls}
             absent = [entry.key for server, w in wanted.items() for entry, _, _ in w if entry.key not in known[server]]
             if not absent or self.rank == 0:
                 break
-            self._patience(deadline, f"initialise key {absent[0]!r}")
+            later = self._patience(deadline, f"initialise key {absent[0]!r}")
         for server, asked in wanted.items():
             for entry, part, _ in asked:
                 here = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
@@ -450,10 +451,12 @@ class AsyncStore(KVStore):
         for link in self._links:
             link.drain(deadline)
 
-    def _patience(self, deadline: float, what: str) -> None:
+    def _patience(self, deadline: float, what: str) -> float:
+        """Wait a little for worker 0; until when the next look may take: one that began in time is not cut off."""
         if remaining(deadline) == 0:
             raise StoreError(f"expected worker 0 to {what} within {self._timeout:g} s, but it has not")
         time.sleep(PAUSE)
+        return time.monotonic() + self._timeout
 
 
 def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:

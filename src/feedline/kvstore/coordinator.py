@@ -71,7 +71,7 @@ class Coordinator:
         self._places: dict[int, str] = {}
         self._left: set[int] = set()
         self._life = uuid.uuid4().hex
-        self._passed, self._arrived = 0, set[int]()
+        self._passed, self._arrived, self._gate = 0, set[int](), asyncio.Event()
         self._since = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
@@ -143,11 +143,13 @@ class Coordinator:
             self._arrived.add(self._ranks[worker])
             if len(self._arrived) == self._workers:
                 self._passed, self._arrived = self._passed + 1, set()
-        until = time.monotonic() + seconds
-        while ticket[1] == self._passed:
-            if time.monotonic() > until:
+                self._gate.set()
+                self._gate = asyncio.Event()
+        if ticket[1] == self._passed:
+            try:
+                await asyncio.wait_for(self._gate.wait(), seconds)
+            except TimeoutError:
                 return ticket, self._missing()
-            await asyncio.sleep(0.01)
         return None
 
     def _missing(self) -> dict[int, tuple[bool, str]]:

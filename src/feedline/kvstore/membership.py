@@ -125,6 +125,7 @@ class Membership:
         # By value: a process that imported feedline's stores would import torch, too.
         ray.cloudpickle.register_pickle_by_value(coordinator)
         actor = ray.remote(coordinator.Coordinator).options(**_lasting(coordinator.coordinator_name(name)))
+        why = ""
         while True:
             try:
                 self._coordinator = actor.remote(name, *first)
@@ -133,7 +134,7 @@ class Membership:
             except ray.exceptions.RayActorError as error:  # one of an earlier store is on its way out
                 again, why = not error.actor_init_failed, str(error)
             except ray.exceptions.GetTimeoutError:
-                again, why = False, "its coordinator does not answer"
+                again, why = False, why or "its coordinator does not answer"
             else:
                 if member.rank >= 0:
                     return member
