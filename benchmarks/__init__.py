@@ -31,4 +31,5 @@ QUESTIONS = (
     "compression",
     "row_sparse",
     "dist_sync",
+    "dist_async",
 )

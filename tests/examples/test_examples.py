@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 EXAMPLES = ROOT / "examples"
 ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
 TESTED = {
+    "async_lstm",
     "tagging",
     "sequence_classifier",
     "digits",
@@ -129,3 +130,11 @@ def test_killed_and_resumed():
     printed = run("killed_and_resumed")
     assert "killed 2 times" in printed
     assert printed.endswith("the same parameters, bit for bit\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')")
+def test_async_lstm():
+    found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong\n", run("async_lstm"))
+    assert sorted(rank for rank, _ in found) == ["0", "1"]
+    assert all(float(wrong) < 5 for _, wrong in found)

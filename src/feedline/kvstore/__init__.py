@@ -10,8 +10,10 @@
 """
 
 from functools import partial
+from typing import Any
 
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater, create, register
+from feedline.kvstore.cluster import AsyncCluster
 from feedline.kvstore.dist import DistStore
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
@@ -21,7 +23,17 @@ register("device", lambda: LocalStore("device"))
 register("dist_sync", DistStore)
 register("dist_device_sync", partial(DistStore, "dist_device_sync"))
 
+
+def _dist_async(**options: Any) -> KVStore:
+    from feedline.kvstore.async_store import AsyncStore  # Ray is not for everybody
+
+    return AsyncStore(**options)
+
+
+register("dist_async", _dist_async)
+
 __all__ = [
+    "AsyncCluster",
     "DistStore",
     "KVStore",
     "Key",
