@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -15,15 +16,24 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def cases(name):
     """The cases of a golden file as pytest parameters; without the file one that skips and names it."""
+    path = _path(name)
+    if path.exists():
+        return [pytest.param(case, id=case["id"]) for case in json.loads(path.read_text())["cases"]]
+    return [pytest.param(None, marks=pytest.mark.skip(reason=f"{path} is not there"), id="none")]
+
+
+@functools.cache
+def datasets(name):
+    """The texts of a golden file, by name."""
+    return json.loads(_path(name).read_text())["datasets"]
+
+
+def _path(name):
     # A worktree may lie one folder deeper than the project itself.
     bases = [ROOT.parent / "shared" / "golden", ROOT.parent.parent / "shared" / "golden"]
     if "FEEDLINE_GOLDEN" in os.environ:
         bases = [Path(os.environ["FEEDLINE_GOLDEN"])]
-    for base in bases:
-        if (base / name).exists():
-            found = json.loads((base / name).read_text())["cases"]
-            return [pytest.param(case, id=case["id"]) for case in found]
-    return [pytest.param(None, marks=pytest.mark.skip(reason=f"{bases[0] / name} is not there"), id="none")]
+    return next((base / name for base in bases if (base / name).exists()), bases[0] / name)
 
 
 def shuffle_of(settings):

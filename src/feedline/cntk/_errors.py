@@ -30,6 +30,10 @@ class CntkStateError(_Both, StateError, ValueError):
     """A checkpoint that does not fit, where CNTK raises ValueError."""
 
 
+class CntkCheckpointError(_Both, StateError, RuntimeError):
+    """A checkpoint file that cannot be used, where CNTK raises RuntimeError."""
+
+
 class CntkWorkerError(_Both, WorkerError, RuntimeError):
     """A user's deserializer raised, where CNTK raises RuntimeError."""
 
@@ -47,6 +51,15 @@ def as_cntk() -> Iterator[None]:
     except FileNotFoundError as error:
         # CNTK tries five times and raises RuntimeError.
         raise retyped(DataError("expected an input file, got none", path=error.filename or str(error))) from error
+
+
+@contextmanager
+def checkpoint_errors() -> Iterator[None]:
+    """Errors about a checkpoint's file as CNTK's RuntimeError; it is the cause."""
+    try:
+        yield
+    except StateError as error:
+        raise _rebuild(CntkCheckpointError, error.args, error.__dict__) from error
 
 
 def retyped(error: FeedlineError) -> FeedlineError:

@@ -41,9 +41,16 @@ class Alias(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing, as it has run already, but giving it back its spec, which the import system has replaced."""
+        """Nothing, as it has run already, but giving it back its spec, which the import system has replaced.
+
+        Its submodules that are loaded get their old names here: importing one under it would set it as an attribute
+        of the package, over `cntk.train.training_session`, the function.
+        """
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
+        below = f"{module.__name__}."
+        for name in [name for name in sys.modules if name.startswith(below)]:
+            sys.modules.setdefault(OLD + name.removeprefix(NEW), sys.modules[name])
 
 
 def install() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from feedline.errors import CompatError
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
-_TRAINING = "write the training loop in torch over next_minibatch, or use feedline's own trainer where there is one"
+_DISTRIBUTED = "one worker trains; use torch's DistributedDataParallel around the model of a `feedline.train.Trainer`"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 
@@ -47,24 +47,38 @@ def _all(names: str, sentence: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), sentence)
 
 
+_NO_GRAPH = "without the graph of `model`"
+_WRITERS = "ProgressPrinter TrainingSummaryProgressCallback log_number_of_parameters"
+_MOMENTUM = "a negative time constant is refused by learners, as a momentum above 1"
+_UNIT_GAIN = "kept and handed back: as in CNTK, learners made without `unit_gain` have unit gain all the same"
+_OWN_RULE = "gets torch tensors or NumPy arrays, and changes parameters in place; what it learned from is counted"
+_UNIVERSAL = "`update_func` changes torch tensors in place, instead of returning assignments"
+_OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
+
 NAMES: dict[str, Names] = {
     "cntk": Names(
-        provided="Axis DataUnit DeviceDescriptor DeviceKind NDArrayView Value all_devices asarray asvalue axis cntk_py "
-        "core cpu device get_gpu_properties gpu io logging set_default_device set_excluded_devices train "
-        "try_set_default_device use_default_device variables",
+        provided="Axis CheckpointConfig DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView Trainer "
+        "TrainingSession UnitType Value adadelta adagrad adam all_devices asarray asvalue axis cntk_py core cpu "
+        "default_unit_gain_value device fsadagrad get_gpu_properties gpu io learners learning_parameter_schedule "
+        "learning_parameter_schedule_per_sample learning_rate_schedule logging minibatch_size_schedule "
+        "momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov rmsprop set_default_device "
+        "set_excluded_devices sgd train training_parameter_schedule training_session try_set_default_device "
+        "use_default_device variables",
+        approximated={
+            "CrossValidationConfig": _OWN_CRITERION,
+            "TestConfig": _OWN_CRITERION,
+            "UserLearner": _OWN_RULE,
+            "momentum_as_time_constant_schedule": _MOMENTUM,
+            "set_default_unit_gain_value": _UNIT_GAIN,
+            "universal": _UNIVERSAL,
+        },
         absent={
             **_all(
-                "Constant Function Parameter Variable combine default_options default_override_options eval "
+                "Constant Evaluator Function Parameter Variable combine default_options default_override_options eval "
                 "initializer input_variable layers load_model losses metrics misc ops placeholder random sequence",
                 _NETWORKS,
             ),
-            **_all(
-                "CheckpointConfig CrossValidationConfig Evaluator TestConfig Trainer TrainingSession UnitType adadelta "
-                "adagrad adam distributed fsadagrad learners learning_parameter_schedule learning_rate_schedule "
-                "minibatch_size_schedule momentum_schedule momentum_sgd nesterov rmsprop sgd training_session "
-                "universal",
-                _TRAINING,
-            ),
+            "distributed": _DISTRIBUTED,
             "debugging": "use torch's profiler, and `source.stats()` for the feed",
             "user_function": _NETWORKS,
         },
@@ -83,7 +97,13 @@ NAMES: dict[str, Names] = {
         "MinibatchSourceConfig.max_samples MinibatchSourceConfig.max_sweeps "
         "MinibatchSourceConfig.randomization_seed MinibatchSourceConfig.randomization_window_in_chunks "
         "MinibatchSourceConfig.randomization_window_in_samples MinibatchSourceConfig.trace_level "
-        "MinibatchSourceConfig.truncation_length StorageFormat_Dense StorageFormat_SparseCSC ctf_deserializer "
+        "MinibatchSourceConfig.truncation_length ProgressWriter ProgressWriter.on_training_update_end "
+        "ProgressWriter.on_write_distributed_sync_update ProgressWriter.on_write_test_summary "
+        "ProgressWriter.on_write_test_update ProgressWriter.on_write_training_summary "
+        "ProgressWriter.on_write_training_update ProgressWriter.total_test_updates "
+        "ProgressWriter.total_training_updates ProgressWriter.update_distributed_sync ProgressWriter.update_test "
+        "ProgressWriter.update_training ProgressWriter.write ProgressWriter.write_test_summary "
+        "ProgressWriter.write_training_summary StorageFormat_Dense StorageFormat_SparseCSC ctf_deserializer "
         "to_dictionary",
         approximated={
             "force_deterministic_algorithms": "torch's deterministic kernels, with a warning where there is none",
@@ -92,10 +112,10 @@ NAMES: dict[str, Names] = {
         absent={
             "create_composite_minibatch_source": "use cntk.io.MinibatchSource",
             **_all(
-                "DeviceDescriptor Function MinibatchData NDShape Value Variable",
+                "CheckpointConfig CrossValidationConfig DeviceDescriptor Function Learner MinibatchData NDShape "
+                "TestConfig Trainer TrainingSession Value Variable",
                 "use the class of the same name in cntk",
             ),
-            **_all("CheckpointConfig CrossValidationConfig ProgressWriter TestConfig TrainingSession", _TRAINING),
         },
         added={
             "MinibatchSourceConfig.check": "what `to_dictionary` refuses",
@@ -205,29 +225,84 @@ NAMES: dict[str, Names] = {
     "cntk.io.transforms": Names(
         approximated=_all("color crop mean scale", "a description, without a reader that takes it"),
     ),
+    "cntk.learners": Names(
+        provided="IGNORE Learner Learner.is_compatible_mode Learner.learning_rate Learner.minibatch_size "
+        "Learner.parameters Learner.reset_learning_rate Learner.total_number_of_samples_seen Learner.update UnitType "
+        "adadelta adagrad adam default_unit_gain_value fsadagrad learning_parameter_schedule "
+        "learning_parameter_schedule_per_sample learning_rate_schedule momentum_schedule momentum_schedule_per_sample "
+        "momentum_sgd nesterov rmsprop sgd training_parameter_schedule",
+        approximated={
+            "UserLearner": _OWN_RULE,
+            "UserLearner.update": _OWN_RULE,
+            "momentum_as_time_constant_schedule": _MOMENTUM,
+            "set_default_unit_gain_value": _UNIT_GAIN,
+            "universal": _UNIVERSAL,
+        },
+        added={
+            "Learner.changed": "numbers that progress writers were not told yet",
+            "Learner.modern": "the `feedline.train.Learner` beneath",
+        },
+    ),
     "cntk.logging": Names(
-        approximated=_all(
-            "TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"
-        ),
-        absent=_all(
-            "ProgressPrinter TensorBoardProgressWriter TrainingSummaryProgressCallback log_number_of_parameters",
-            _TRAINING,
-        ),
+        provided=_WRITERS,
+        approximated={
+            **_all("TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"),
+            "TensorBoardProgressWriter": _NO_GRAPH,
+        },
+    ),
+    "cntk.logging.progress_print": Names(
+        provided=f"{_WRITERS} "
+        "ProgressPrinter.end_progress_print ProgressPrinter.epoch_summary ProgressPrinter.log "
+        "ProgressPrinter.on_training_update_end ProgressPrinter.on_write_distributed_sync_update "
+        "ProgressPrinter.on_write_test_summary ProgressPrinter.on_write_test_update "
+        "ProgressPrinter.on_write_training_summary ProgressPrinter.on_write_training_update ProgressPrinter.update "
+        "ProgressPrinter.update_with_trainer ProgressPrinter.write TensorBoardProgressWriter.close "
+        "TensorBoardProgressWriter.flush TensorBoardProgressWriter.on_write_test_summary "
+        "TensorBoardProgressWriter.on_write_training_summary TensorBoardProgressWriter.on_write_training_update "
+        "TensorBoardProgressWriter.write TensorBoardProgressWriter.write_image TensorBoardProgressWriter.write_value "
+        "TrainingSummaryProgressCallback.on_write_training_summary",
+        approximated={"TensorBoardProgressWriter": _NO_GRAPH},
     ),
     "cntk.train": Names(
-        provided="DataUnit",
-        absent=_all(
-            "CheckpointConfig CrossValidationConfig TestConfig Trainer TrainingSession minibatch_size_schedule",
-            _TRAINING,
-        ),
+        provided="CheckpointConfig DataUnit Trainer TrainingSession minibatch_size_schedule training_session",
+        approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
+        absent={"distributed": _DISTRIBUTED},
+    ),
+    "cntk.train.trainer": Names(
+        provided="Trainer.evaluation_function Trainer.loss_function Trainer.parameter_learners "
+        "Trainer.previous_minibatch_evaluation_average Trainer.previous_minibatch_loss_average "
+        "Trainer.previous_minibatch_sample_count Trainer.summarize_test_progress Trainer.summarize_training_progress "
+        "Trainer.test_minibatch Trainer.total_number_of_samples_seen",
+        mended={
+            "Trainer.save_checkpoint": "killed at any instant, there is a whole checkpoint (CNTK: none, if it is "
+            "killed between its two renames)",
+        },
+        approximated={
+            "Trainer": "the model is a `torch.nn.Module` and the criterion are functions of its output and of the "
+            "minibatch; they get a mapping from the script's keys to `feedline.Value`",
+            "Trainer.model": "the `torch.nn.Module`",
+            "Trainer.print_node_timing": "refused: use torch.profiler",
+            "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's",
+            "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner of rate 0 "
+            "counts what others learn from (CNTK: its clock stands still)",
+        },
+        added={
+            "Trainer.modern": "the `feedline.train.Trainer` beneath",
+            "Trainer.test": "as `test_minibatch`, with sums and samples",
+        },
     ),
     "cntk.train.training_session": Names(
-        provided="DataUnit",
-        absent=_all(
-            "CheckpointConfig CrossValidationConfig TestConfig TrainingSession minibatch_size_schedule "
-            "training_session",
-            _TRAINING,
-        ),
+        provided="CheckpointConfig DataUnit TrainingSession.on_checkpoint_end TrainingSession.on_checkpoint_start "
+        "TrainingSession.on_cross_validation_end TrainingSession.on_minibatch_end TrainingSession.on_minibatch_start "
+        "minibatch_size_schedule training_session",
+        mended={
+            "TrainingSession": "cross validation leaves the training source alone (CNTK: under truncation it loses "
+            "half-delivered sequences)",
+            "TrainingSession.train": "goes on from the newest checkpoint, that of most samples; with `preserve_all` "
+            "the file without a number is always the last one (CNTK: it is the end of the first run for ever, and "
+            "later runs go on from there)",
+        },
+        approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
     ),
     "cntk.variables": Names(
         provided="Record Record.updated_with",

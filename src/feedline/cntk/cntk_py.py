@@ -11,6 +11,7 @@ from typing import Any
 
 from feedline.cntk._names import explain
 from feedline.cntk.logging import TraceLevel
+from feedline.cntk.logging._writer import ProgressWriter
 
 __all__ = [
     "DataType_Double",
@@ -24,6 +25,7 @@ __all__ = [
     "Dictionary",
     "DictionaryValue",
     "MinibatchSourceConfig",
+    "ProgressWriter",
     "StorageFormat_Dense",
     "StorageFormat_SparseCSC",
     "ctf_deserializer",

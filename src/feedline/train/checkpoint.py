@@ -11,13 +11,14 @@ Costs: the bytes of the tensors once to disk, a checksum at memory speed, one fs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,16 +162,37 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             current={"feedline": VERSION},
         )
     state.pop("feedline")
-    return Checkpoint(folder, load_tensors(folder / TENSORS), state)
+    return Checkpoint(folder, load_tensors(folder / TENSORS)[0], state)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as one safetensors file, forced to disk; names of tensors that share memory go to its metadata.
+def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
+    """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
+
+    It is written as ``<path>.tmp``; what a killed process left of that is written over.
+    """
+    writing = path.with_name(f"{path.name}.tmp")
+    writing.unlink(missing_ok=True)
+    try:
+        save_tensors(writing, tensors, state)
+        writing.replace(path)
+    except BaseException:
+        writing.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
+    """Write tensors as one new safetensors file, forced to disk; names that share memory go to its metadata.
 
     Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
 
+    Args:
+        path: of the file.
+        tensors: by name, on any device.
+        state: JSON types that belong to them, kept in the metadata.
+
     Raises:
-        TypeError: a tensor of a dtype that safetensors does not have.
+        TypeError: a tensor of a dtype that safetensors does not have, or a state that is not JSON.
     """
     stored: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
@@ -189,6 +211,9 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
     sums = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
     header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps({"aliases": aliases, "crc32c": sums})}}
+    if state is not None:
+        told = json.dumps(_check_json(state))
+        header["__metadata__"] |= {"state": told, "state_crc32c": f"{_native.crc32c(told.encode()):08x}"}
     end = 0
     for name, tensor in stored.items():
         start, end = end, end + tensor.nbytes
@@ -203,27 +228,55 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         os.fsync(file.fileno())
 
 
-def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read what `save_tensors` wrote.
+def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote: the tensors and the state, empty if there was none.
 
     Raises:
         StateError: the file is missing, torn or damaged.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["feedline"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        about = json.loads(metadata["feedline"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
         sums, aliases = about["crc32c"], about["aliases"]
         if sums.keys() != tensors.keys():
             raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
         for name, tensor in tensors.items():
             if _native.crc32c(_bytes(tensor)) != sums[name]:
                 raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
-        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
+        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}, _state(path, metadata)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """The state alone of what `save_tensors` wrote, without reading the tensors.
+
+    Raises:
+        StateError: the file is missing, torn or damaged.
+    """
+    with _opened(path) as file:
+        return _state(path, file.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file within the block; what is wrong with it as StateError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, StateError):
+            raise
         raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error
+
+
+def _state(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    text = metadata.get("state", "{}")
+    if "state" in metadata and f"{_native.crc32c(text.encode()):08x}" != metadata["state_crc32c"]:
+        raise StateError(f"expected CRC-32C {metadata['state_crc32c']} of the state in {path}, got another")
+    state: dict[str, Any] = json.loads(text)
+    return state
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

@@ -13,7 +13,6 @@ the run; a minibatch that crosses several marks makes one action.
 from __future__ import annotations
 
 import logging
-import random
 import re
 import signal
 import threading
@@ -24,12 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoint, Checkpoints
+from feedline.train.generators import restore_rng, rng_state
 from feedline.train.schedules import Schedule
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
@@ -425,7 +424,7 @@ class TrainingSession:
         if self._checkpoints is None or rank() != 0:
             return
         tensors, rest = self.trainer.state_dict()
-        rng, generators = _rng_state()
+        rng, generators = rng_state()
         validation = self.validation.source if self.validation is not None else None
         state = {
             "samples": self.samples,
@@ -497,7 +496,7 @@ class TrainingSession:
         # spans other than those of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saving_mark):
             mark.crossed(self._counts())
-        _restore_rng(found.tensors, state["random"])
+        restore_rng(found.tensors, state["random"])
 
     def _due_by_time(self) -> bool:
         if self._seconds is None:
@@ -600,28 +599,6 @@ def rank() -> int:
     """Rank of this process in torch.distributed, 0 without it."""
     distributed = torch.distributed
     return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
-
-
-def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Generators that user code may draw from: torch's (CPU and every CUDA device), Python's and NumPy's."""
-    tensors = {"random/torch": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        tensors |= {f"random/cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
-    version, words, gauss = random.getstate()
-    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
-    numpy_state = [str(kind), np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)]
-    return tensors, {"python": [version, list(words), gauss], "numpy": numpy_state}
-
-
-def _restore_rng(tensors: Mapping[str, torch.Tensor], generators: Mapping[str, Any]) -> None:
-    torch.set_rng_state(tensors["random/torch"])
-    cuda = [tensors[name] for i in range(len(tensors)) if (name := f"random/cuda{i}") in tensors]
-    if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(cuda)
-    version, words, gauss = generators["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, place, has_gauss, cached = generators["numpy"]
-    np.random.set_state((kind, np.asarray(keys, np.uint32), place, has_gauss, cached))
 
 
 class _sigint:  # noqa: N801  # used like a function

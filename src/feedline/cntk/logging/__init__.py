@@ -1,4 +1,4 @@
-"""`cntk.logging`: how much is told. Progress writers come with training.
+"""`cntk.logging`: how much is told, and progress writers.
 
 feedline tells nothing by itself but warnings of the `feedline` logger and of Python's `warnings`; the level is kept,
 checked and handed back.
@@ -7,11 +7,24 @@ checked and handed back.
 from __future__ import annotations
 
 import enum
+import importlib
 from typing import Any
 
 from feedline.cntk._names import explain
 
-__all__ = ["TraceLevel", "get_trace_level", "set_trace_level"]
+_WITH_TORCH = (
+    "ProgressPrinter",
+    "TensorBoardProgressWriter",
+    "TrainingSummaryProgressCallback",
+    "log_number_of_parameters",
+)
+
+__all__ = [
+    *_WITH_TORCH,
+    "TraceLevel",
+    "get_trace_level",
+    "set_trace_level",
+]
 
 
 class TraceLevel(enum.IntEnum):
@@ -41,4 +54,6 @@ def set_trace_level(value: int | TraceLevel) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _WITH_TORCH:
+        return getattr(importlib.import_module("feedline.cntk.logging.progress_print"), name)
     raise explain("cntk.logging", name)

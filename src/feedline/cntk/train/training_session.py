@@ -1,21 +1,286 @@
-"""`cntk.train.training_session`: the unit of frequencies."""
+"""`cntk.train.training_session`: a whole training, in CNTK's order of events."""
 
 from __future__ import annotations
 
-import enum
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from feedline.cntk._arguments import keys_of, read
 from feedline.cntk._names import explain
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.io import MinibatchSourceFromData
+from feedline.cntk.learners._schedules import TrainingParameterSchedule, minibatch_size_schedule, sizes_of
+from feedline.cntk.train._configs import (
+    CheckpointConfig,
+    CrossValidationConfig,
+    DataUnit,
+    Frequency,
+    Streams,
+    TestConfig,
+    every,
+)
+from feedline.cntk.train.trainer import Trainer, saved_samples
 
-__all__ = ["DataUnit"]
+__all__ = [
+    "CheckpointConfig",
+    "CrossValidationConfig",
+    "DataUnit",
+    "TestConfig",
+    "TrainingSession",
+    "minibatch_size_schedule",
+    "training_session",
+]
+
+_SOURCE = "TrainingMinibatchSource"
 
 
-class DataUnit(enum.IntEnum):
-    """What a frequency such as ``(2, DataUnit.sweep)`` counts."""
+class TrainingSession:
+    """A training, from the newest checkpoint or the start to the end of its data.
 
-    sweep = 0
-    sample = 1
-    minibatch = 2
+    After each minibatch, in this order, what is due: checkpoint, progress, cross validation. A minibatch that crosses
+    several marks of one makes it due once. At the end each is done once more where anything was trained since.
+
+    Args:
+        trainer: what learns.
+        mb_source: training data; or a tuple of arrays, one for each argument of the trainer's criterion.
+        mb_size: minibatch size in samples, an int or what `minibatch_size_schedule` made, over samples trained.
+        model_inputs_to_streams: for each key that the model and the criterion use the stream that it stands for.
+        max_samples: label samples to train on; None: until the data ends.
+        progress_frequency: of summaries: samples, or ``(count, DataUnit)``; None: one at the end.
+        checkpoint_config, cv_config, test_config: None: none.
+
+    Raises:
+        ValueError: no trainer, no source, no streams, or another minibatch size.
+        CompatError: arrays, and a criterion that does not know its arguments.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        mb_source: Any,
+        mb_size: int | TrainingParameterSchedule,
+        model_inputs_to_streams: Streams | None,
+        max_samples: int | None = None,
+        progress_frequency: Frequency = None,
+        checkpoint_config: CheckpointConfig | None = None,
+        cv_config: CrossValidationConfig | None = None,
+        test_config: TestConfig | None = None,
+    ) -> None:
+        if trainer is None or mb_source is None:
+            raise ValueError(f"expected a trainer and a source, got {trainer!r} and {mb_source!r}")
+        if isinstance(mb_source, (tuple, list)):
+            mb_source, model_inputs_to_streams = _from_arrays(trainer, mb_source)
+        if not model_inputs_to_streams:
+            raise ValueError("expected streams for the model's inputs in model_inputs_to_streams, got none")
+        self.trainer, self.source, self.streams = trainer, mb_source, dict(model_inputs_to_streams)
+        self.size, self.max_samples = sizes_of(mb_size, "mb_size"), max_samples
+        self.checkpoint = checkpoint_config or CheckpointConfig(None)
+        self.cv, self.test = cv_config or CrossValidationConfig(), test_config or TestConfig()
+        self._device: DeviceDescriptor | None = None
+        self._actions = [
+            _Action(self.checkpoint.frequency, self._save),
+            _Action(every(progress_frequency), self._summarize),
+            _Action(self.cv.frequency, self._cross_validate),
+        ]
+
+    # ---- to be overridden -------------------------------------------------------------------------
+
+    def on_minibatch_start(self) -> None:
+        """A minibatch was read; it may be empty."""
+
+    def on_minibatch_end(self) -> Any:
+        """It was trained on; returning False ends the training."""
+
+    def on_checkpoint_start(self, checkpoint_index: int) -> None:
+        """A checkpoint is about to be written."""
+
+    def on_checkpoint_end(self, checkpoint_index: int) -> None:
+        """It is on disk."""
+
+    def on_cross_validation_end(self, index: int, average_error: float, num_samples: int, num_minibatches: int) -> Any:
+        """A cross validation is over; returning False ends the training. Calls the configuration's callback."""
+        if self.cv.callback is None:
+            return True
+        return self.cv.callback(index, average_error, num_samples, num_minibatches)
+
+    # ---- the run ----------------------------------------------------------------------------------
+
+    def train(self, device: DeviceDescriptor | None = None) -> None:
+        """Train to the end.
+
+        Args:
+            device: handed to sources; the model is trained where it is.
+
+        Raises:
+            ValueError: a source without an end.
+            RuntimeError: the checkpoint cannot be used.
+        """
+        self._check_ends()
+        self._device = device
+        self._restore()
+        began = self.trainer.total_number_of_samples_seen
+        going_on, stopped = True, False
+        while going_on:
+            minibatch = read(self.source, 0 if stopped else self._next_size(), self.streams, device)
+            self.on_minibatch_start()
+            going_on = self.trainer.train_minibatch(minibatch, device=device)
+            stopped |= self.on_minibatch_end() is False
+            for action in self._actions:
+                stopped |= action.after(self._counts()) is False
+        if self.trainer.total_number_of_samples_seen != began:
+            for action in self._actions:
+                action.at_end(self._counts())
+            if self.checkpoint.preserve_all:
+                self._write(str(self.checkpoint.filename))
+        self._run_test()
+
+    def _next_size(self) -> int:
+        seen = self.trainer.total_number_of_samples_seen
+        size = int(self.size[seen])
+        return size if self.max_samples is None else max(0, min(size, self.max_samples - seen))
+
+    def _counts(self) -> dict[DataUnit, int]:
+        first = self.trainer.parameter_learners[0].modern
+        return {
+            DataUnit.sample: first.samples,
+            DataUnit.minibatch: first.minibatches,
+            DataUnit.sweep: first.sweeps,
+        }
+
+    def _check_ends(self) -> None:
+        for what, source, limit in (
+            ("Train", self.source, self.max_samples),
+            ("Test", self.test.source, None),
+            ("Cross validation", self.cv.source, self.cv.max_samples),
+        ):
+            if source is not None and source.is_infinite() and limit is None:
+                raise ValueError(f"{what} minibatch source must have a limited number of samples or sweeps.")
+
+    def _summarize(self, index: int) -> None:
+        self.trainer.summarize_training_progress()
+
+    def _cross_validate(self, index: int) -> Any:
+        source, streams = self.cv.source, self.cv.streams or self.streams
+        if source is None:
+            return self.on_cross_validation_end(index, 0.0, 0, 0)
+        start = source.get_checkpoint_state()
+        error, samples, minibatches = 0.0, 0, 0
+        try:
+            while True:
+                size = int(self.cv.size[samples])
+                if self.cv.max_samples is not None:
+                    size = max(0, min(size, self.cv.max_samples - samples))
+                minibatch = read(source, size, streams, self._device)
+                if not minibatch:
+                    break
+                tested = self.trainer.test(minibatch)
+                error += float(tested.metric_sum or 0.0)
+                samples, minibatches = samples + tested.samples, minibatches + 1
+        finally:
+            source.restore_from_checkpoint(start)
+        self.trainer.summarize_test_progress()
+        return self.on_cross_validation_end(index, error / samples if samples else 0.0, samples, minibatches)
+
+    def _run_test(self) -> None:
+        source, samples = self.test.source, 0
+        if source is None:
+            return
+        while minibatch := read(source, int(self.test.size[samples]), self.test.streams or self.streams, self._device):
+            samples += self.trainer.test(minibatch).samples
+        self.trainer.summarize_test_progress()
+
+    # ---- checkpoints ------------------------------------------------------------------------------
+
+    def _save(self, index: int) -> None:
+        self.on_checkpoint_start(index)
+        self._write(f"{self.checkpoint.filename}{index if self.checkpoint.preserve_all else ''}")
+        self.on_checkpoint_end(index)
+
+    def _write(self, name: str) -> None:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.trainer.save_checkpoint(name, {_SOURCE: self.source.get_checkpoint_state()})
+
+    def _restore(self) -> None:
+        """Go on from the newest checkpoint: that of most samples, not, as in CNTK, the one without a number."""
+        name = self.checkpoint.filename if self.checkpoint.restore else None
+        found = [] if name is None else _checkpoints(name)
+        if not found:
+            return
+        newest = max(found, key=lambda path: (saved_samples(Path(f"{path}.ckp")), path == name))
+        print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)
+        self.source.restore_from_checkpoint(self.trainer.restore_from_checkpoint(newest)[_SOURCE])
+        for action in self._actions:
+            action.start(self._counts())
+
+
+class _Action:
+    """Something to be done each time a count has grown by its frequency."""
+
+    def __init__(self, frequency: tuple[int, DataUnit], run: Callable[[int], Any]) -> None:
+        (self._every, self._unit), self._run = frequency, run
+        self._index = self._done_at = 0
+
+    def start(self, counts: Mapping[DataUnit, int]) -> None:
+        """Count from here."""
+        self._done_at = counts[self._unit]
+        self._index = self._done_at // self._every if self._every else 0
+
+    def after(self, counts: Mapping[DataUnit, int]) -> Any:
+        """Do it if it is due; what it says."""
+        index = counts[self._unit] // self._every if self._every else self._index
+        if index == self._index:
+            return None
+        said = self._run(self._index)
+        self.start(counts)
+        return said
+
+    def at_end(self, counts: Mapping[DataUnit, int]) -> None:
+        """Do it once more, if anything came after the last time."""
+        count = counts[self._unit]
+        if self._every and count % self._every and count != self._done_at:
+            self._run(self._index)
+
+
+def training_session(
+    trainer: Trainer,
+    mb_source: Any,
+    mb_size: int | TrainingParameterSchedule,
+    model_inputs_to_streams: Streams | None = None,
+    progress_frequency: Frequency = None,
+    max_samples: int | None = None,
+    checkpoint_config: CheckpointConfig | None = None,
+    cv_config: CrossValidationConfig | None = None,
+    test_config: TestConfig | None = None,
+) -> TrainingSession:
+    """A `TrainingSession`; see there."""
+    return TrainingSession(
+        trainer,
+        mb_source,
+        mb_size,
+        model_inputs_to_streams,
+        max_samples,
+        progress_frequency,
+        checkpoint_config,
+        cv_config,
+        test_config,
+    )
+
+
+def _from_arrays(trainer: Trainer, arrays: Any) -> tuple[MinibatchSourceFromData, Streams]:
+    otherwise = "make a cntk.io.MinibatchSourceFromData of the arrays, and name its streams in model_inputs_to_streams"
+    keys = keys_of(trainer.loss_function, len(arrays), otherwise)
+    source = MinibatchSourceFromData({f"argument{i}": array for i, array in enumerate(arrays)})
+    return source, dict(zip(keys, source.stream_infos(), strict=True))
+
+
+def _checkpoints(name: str) -> list[str]:
+    """Names of the checkpoints that a session of this name has written."""
+    parent, stem = Path(name).parent, re.escape(Path(name).name)
+    files = parent.glob("*.ckp") if parent.is_dir() else []
+    return [str(path)[: -len(".ckp")] for path in files if re.fullmatch(rf"{stem}\d*\.ckp", path.name)]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from feedline.train.report.base import Silent
+from feedline.train.report.format import (
+    HEARTBEAT,
+    HEARTBEAT_SECONDS,
+    Log,
+    epoch_line,
+    evaluation_line,
+    is_table_row,
+    minibatch_line,
+    table_row,
+)
 from feedline.train.session import Evaluated, Progress, TrainingSession
 from feedline.train.trainer import Summary
-
-HEARTBEAT_SECONDS = 10.0
 
 
 class ProgressPrinter(Silent):
@@ -48,31 +54,16 @@ class ProgressPrinter(Silent):
         if frequency is not None and frequency < 0:
             raise ValueError(f"expected a frequency of at least 0 or None, got {frequency}")
         self.frequency, self.first, self.num_epochs, self.metric_is_pct = frequency, first, num_epochs, metric_is_pct
-        self.tag = f"[{tag}] " if tag else ""
-        self.heartbeat = heartbeat
-        self._file: TextIO | None = None
+        self.tag, self.heartbeat = tag, heartbeat
+        self._log = Log(log_to_file, rank, num_epochs, table=frequency == 0)
+        self._ended = False
         self._updates = self._epochs = self._tests = 0
         self._since_start = self._since_print = _Running()
         self._last_beat = -math.inf
-        if log_to_file is not None:
-            path = Path(log_to_file) if rank is None else Path(f"{os.fspath(log_to_file)}rank{rank}")
-            print(f"Redirecting log to file {path}", flush=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w", encoding="utf-8")
-            self.line(str(path))
-            self.line(f"CNTKCommandTrainInfo: train : {num_epochs if num_epochs is not None else 300}")
-            self.line(
-                f"CNTKCommandTrainInfo: CNTKNoMoreCommands_Total : {num_epochs if num_epochs is not None else 300}"
-            )
-            self.line("CNTKCommandTrainBegin: train")
-        if frequency == 0:
-            self.line(" average      since    average      since      examples")
-            self.line("    loss       last     metric       last              ")
-            self.line(" ------------------------------------------------------")
 
     def line(self, text: str) -> None:
         """Print one line."""
-        print(text, file=self._file if self._file is not None else sys.stdout, flush=True)
+        self._log.line(text)
 
     # ---- as a reporter ------------------------------------------------------------------------------------------
 
@@ -107,59 +98,43 @@ class ProgressPrinter(Silent):
         self._since_print = self._since_print.plus(summary)
         updates, since = self._updates, self._since_print
         if self.frequency == 0:
-            if (updates + 1) & updates == 0:
+            if is_table_row(updates):
                 start = self._since_start
-                columns = [_short(start.loss), _short(since.loss), _short(start.metric), _short(since.metric)]
-                self.line(f" {columns[0]}   {columns[1]}   {columns[2]}   {columns[3]}    {start.samples:10d}")
+                self.line(table_row(start.loss, since.loss, start.metric, since.metric, start.samples))
                 self._since_print = _Running()
         elif self.frequency and (updates % self.frequency == 0 or updates <= self.first):
-            first = updates - since.updates + 1
-            self.line(
-                f" Minibatch[{first:4d}-{updates:4d}]: loss = {since.loss:0.6f} * {since.samples:d}, "
-                f"metric = {self._metric(since.metric)} * {since.samples:d};"
-            )
+            first, metric = updates - since.updates + 1, since.metric or 0.0
+            self.line(minibatch_line(first, updates, since.loss, metric, since.samples, self.metric_is_pct))
             self._since_print = _Running()
 
     def epoch(self, summary: Summary, seconds: float) -> None:
         """An epoch (progress span) is over."""
         self._epochs += 1
-        of = f" of {self.num_epochs}" if self.num_epochs is not None else ""
-        seconds = round(seconds, 3)
-        speed = summary.samples / seconds if seconds > 0 else 0.0
         if self.frequency != 0:
-            metric = summary.metric if summary.metric is not None else 0.0
-            self.line(
-                f"Finished Epoch[{self._epochs}{of}]: {self.tag}loss = {summary.loss:0.6f} * {summary.samples:d}, "
-                f"metric = {self._metric(metric)} * {summary.samples:d} {seconds:0.3f}s ({speed:5.1f} samples/s);"
-            )
+            number, of, metric = self._epochs, self.num_epochs, summary.metric or 0.0
+            percent = self.metric_is_pct
+            self.line(epoch_line(number, of, self.tag, summary.loss, metric, summary.samples, seconds, percent))
         self._updates = 0
         self._since_start = self._since_print = _Running()
 
     def test(self, summary: Summary, minibatches: int) -> None:
         """A validation or test is over."""
         self._tests += 1
-        metric = summary.metric if summary.metric is not None else 0.0
-        self.line(
-            f"Finished Evaluation [{self._tests}]: Minibatch[1-{minibatches}]: "
-            f"metric = {self._metric(metric)} * {summary.samples:d};"
-        )
+        metric, percent = summary.metric or 0.0, self.metric_is_pct
+        self.line(evaluation_line(self._tests, minibatches, metric, summary.samples, percent))
 
     def close(self) -> None:
         """End a log file."""
-        if self._file is not None:
-            self.line("CNTKCommandTrainEnd: train")
-            self._file.close()
-            self._file = None
+        if self._log.to_file and not self._ended:
+            self.line(Log.END)
+        self._ended = True
+        self._log.close()
 
     def _beat(self) -> None:
         now = time.monotonic()
         if self.heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
-            print("PROGRESS: 0.00%", flush=True)  # job schedulers read standard output, whatever the log
+            print(HEARTBEAT, flush=True)  # job schedulers read standard output, whatever the log
             self._last_beat = now
-
-    def _metric(self, metric: float | None) -> str:
-        value = metric if metric is not None else 0.0
-        return f"{value * 100.0:0.2f}%" if self.metric_is_pct else f"{value:0.6f}"
 
 
 class _Running:
@@ -184,7 +159,3 @@ class _Running:
     @property
     def metric(self) -> float | None:
         return None if self._metric is None or not self.samples else self._metric / self.samples
-
-
-def _short(value: float | None) -> str:
-    return " " * 8 if value is None else f"{value:8.3g}"

@@ -23,11 +23,8 @@ class TensorBoard(Silent):
     """
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 0, rank: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("tensorboard is not installed; run: pip install tensorboard") from error
-        self._make, self._folder, self._every, self._rank = SummaryWriter, os.fspath(folder), every, rank
+        self._folder, self._every, self._rank = os.fspath(folder), every, rank
+        _import_tensorboard()
         self._writer: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
@@ -35,7 +32,7 @@ class TensorBoard(Silent):
         from feedline.train.session import rank
 
         if rank() == self._rank:
-            self._writer = self._make(self._folder, purge_step=run.samples or None)
+            self._writer = event_writer(self._folder, purge_step=run.samples or None)
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """Every so many minibatches."""
@@ -66,3 +63,20 @@ class TensorBoard(Silent):
         self._writer.add_scalar(f"{group}/avg_loss", summary.loss, run.samples)
         if summary.metric is not None:
             self._writer.add_scalar(f"{group}/avg_metric", summary.metric, run.samples)
+
+
+def event_writer(folder: str | os.PathLike[str], purge_step: int | None = None) -> Any:
+    """A `torch.utils.tensorboard.SummaryWriter`; of what is there, points from ``purge_step`` on are dropped.
+
+    Raises:
+        ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
+    """
+    return _import_tensorboard()(os.fspath(folder), purge_step=purge_step)
+
+
+def _import_tensorboard() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("tensorboard is not installed; run: pip install tensorboard") from error
+    return SummaryWriter

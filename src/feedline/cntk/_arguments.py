@@ -1,0 +1,128 @@
+"""What scripts hand to a trainer, as feedline's trainer takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.cntk.core import Value
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.io import MinibatchData, MinibatchSource, StreamInformation, UserMinibatchSource
+from feedline.cntk.io._user import sequences_of
+from feedline.data import Value as Packed
+from feedline.errors import CompatError
+
+
+class Arguments(Mapping[Hashable, Packed]):
+    """One minibatch: a `feedline.Value` by the script's own keys. What models, losses and metrics get.
+
+    Attributes:
+        num_sequences: of each value; 0 for an empty one, which is false.
+        sweep_end: it touches or crosses the end of a sweep.
+        lanes, begins: under truncation, see `feedline.Minibatch`; else None.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[Hashable, Packed],
+        sweep_end: bool,
+        lanes: NDArray[np.int64] | None = None,
+        begins: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._values, self.sweep_end, self.lanes, self.begins = dict(values), sweep_end, lanes, begins
+        self.num_sequences = next((value.num_sequences for value in self._values.values()), 0)
+
+    def __getitem__(self, key: Hashable) -> Packed:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise KeyError(f"no argument {key!r}; there are {', '.join(map(repr, self._values)) or 'none'}") from None
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -> Arguments:
+    """A minibatch from a script.
+
+    Args:
+        given: by key `MinibatchData`, a `Value`, a `feedline.Value`, an array ``(N, *shape)`` or SciPy CSR matrix
+            ``(N, size)`` of N sequences of one sample, or a list with one array ``(length, *shape)`` or matrix a
+            sequence; or only one of these, if the criterion has one argument.
+        criterion: what knows its ``arguments``, if anything does.
+        is_sweep_end: whether it touches or crosses the end of a sweep, if ``given`` does not say.
+
+    Raises:
+        ValueError: ``is_sweep_end`` with data that says it itself, or numbers of sequences that differ.
+        CompatError: no mapping, and a criterion that does not know its arguments.
+    """
+    if not isinstance(given, Mapping):
+        given = dict(zip(keys_of(criterion, 1, "pass a dictionary of data by key"), [given], strict=True))
+    says = [data.end_of_sweep for data in given.values() if isinstance(data, MinibatchData)]
+    if says and is_sweep_end is not None:
+        raise ValueError(f"expected no is_sweep_end beside MinibatchData, which says it itself, got {is_sweep_end}")
+    values = {key: _value(data) for key, data in given.items()}
+    packed = {key: _packed(value) for key, value in values.items()}
+    counts = {key: value.num_sequences for key, value in packed.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
+    cut = next((value for value in values.values() if value.lanes is not None), None)
+    lanes, begins = (None, None) if cut is None else (cut.lanes, cut._starts)
+    return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
+
+
+def keys_of(criterion: Any, count: int, otherwise: str) -> tuple[Hashable, ...]:
+    """The arguments of a criterion, which are to be ``count``.
+
+    Raises:
+        CompatError: it does not know them; with ``otherwise``.
+        ValueError: there are others than ``count``.
+    """
+    keys = getattr(criterion, "arguments", None)
+    if keys is None:
+        raise CompatError(f"expected a criterion with `arguments`, got one that names none: {otherwise}")
+    if len(keys) != count:
+        raise ValueError(f"expected data for the {len(keys)} arguments of the criterion, got {count}")
+    return tuple(keys)
+
+
+def read(
+    source: MinibatchSource | UserMinibatchSource,
+    size: int,
+    streams: Mapping[Any, StreamInformation],
+    device: DeviceDescriptor | None = None,
+    partition: tuple[int, int] = (0, 1),
+) -> dict[Hashable, MinibatchData]:
+    """The next minibatch of any source, by the keys of ``streams``; empty at its end, and for size 0."""
+    if size == 0:
+        return {}
+    index, count = partition
+    if isinstance(source, MinibatchSource):
+        return source.next_minibatch(size, streams, device, count, index)
+    made = source.next_minibatch(size, count, index, device)
+    return {key: _declared(made[info], info) for key, info in streams.items()} if made else {}
+
+
+def _declared(data: MinibatchData, info: StreamInformation) -> MinibatchData:
+    """Data of a script's own source, as sequences of the samples that its stream declares."""
+    value = Value.of(sequences_of(data.data, info), data.data.device, data.data._starts, data.data.lanes)
+    return MinibatchData(value, data.num_sequences, data.num_samples, data.end_of_sweep)
+
+
+def _value(data: Any) -> Value:
+    if isinstance(data, MinibatchData):
+        return data.data
+    return data if isinstance(data, Value) else Value(data)
+
+
+def _packed(value: Value) -> Packed:
+    if value.packed is not None:
+        return value.packed
+    array = value.asarray()
+    return Packed.from_scipy(array) if hasattr(array, "tocsr") else Packed.from_dense(array)

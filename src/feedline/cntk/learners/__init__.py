@@ -1,0 +1,260 @@
+"""`cntk.learners`: update rules, their options and schedules, over `feedline.train.learners`.
+
+Learners take torch parameters: ``model.parameters()`` or ``model.named_parameters()``. All rules share these options,
+by keyword, or by position behind their own:
+
+- ``l1_regularization_weight``, ``l2_regularization_weight``: of penalties, a sample;
+- ``gaussian_noise_injection_std_dev``: of the noise added to parameters after each update; a number or a schedule;
+- ``gradient_clipping_threshold_per_sample``: most that a gradient may be, a sample;
+  ``gradient_clipping_with_truncation``: clip element by element, otherwise each parameter's gradient to that norm;
+- ``minibatch_size``: the size in samples that numbers without one of their own are meant for; `IGNORE`: the rule sees
+  mean gradients, and numbers are for any size. Left out, the rule sees sums, and rates are divided by the samples;
+- ``use_mean_gradient``: older spelling of ``minibatch_size=IGNORE``;
+- ``epoch_size``: samples in an epoch of lists given as schedules; left out: a sweep.
+
+``lr`` and ``momentum`` are schedules, numbers, or lists as `learning_parameter_schedule` takes them. All raise:
+
+- ValueError: no parameter, one of them twice, or a number outside its range;
+- TypeError: a parameter that is no floating-point tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.cntk.learners._learner import Learner, UserLearner
+from feedline.cntk.learners._schedules import (
+    IGNORE,
+    TrainingParameterSchedule,
+    UnitType,
+    learning_parameter_schedule,
+    learning_parameter_schedule_per_sample,
+    learning_rate_schedule,
+    momentum_as_time_constant_schedule,
+    momentum_schedule,
+    momentum_schedule_per_sample,
+    taken_over,
+    training_parameter_schedule,
+    with_reference,
+)
+from feedline.train import learners as modern
+from feedline.train.learners.base import named
+
+__all__ = [
+    "IGNORE",
+    "Learner",
+    "UnitType",
+    "UserLearner",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "default_unit_gain_value",
+    "fsadagrad",
+    "learning_parameter_schedule",
+    "learning_parameter_schedule_per_sample",
+    "learning_rate_schedule",
+    "momentum_as_time_constant_schedule",
+    "momentum_schedule",
+    "momentum_schedule_per_sample",
+    "momentum_sgd",
+    "nesterov",
+    "rmsprop",
+    "set_default_unit_gain_value",
+    "sgd",
+    "training_parameter_schedule",
+    "universal",
+]
+
+_unit_gain = True
+
+
+def default_unit_gain_value() -> bool:
+    """What `set_default_unit_gain_value` was given last."""
+    return _unit_gain
+
+
+def set_default_unit_gain_value(value: bool) -> None:
+    """Keep a value. As in CNTK, learners made without ``unit_gain`` have unit gain all the same."""
+    global _unit_gain
+    _unit_gain = bool(value)
+
+
+@dataclass
+class _Options:
+    """The options that all rules share, in CNTK's order."""
+
+    l1_regularization_weight: float = 0.0
+    l2_regularization_weight: float = 0.0
+    gaussian_noise_injection_std_dev: Any = 0.0
+    gradient_clipping_threshold_per_sample: float = math.inf
+    gradient_clipping_with_truncation: bool = True
+    use_mean_gradient: bool | None = None
+    minibatch_size: int | None = None
+    epoch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.minibatch_size is None and self.use_mean_gradient:
+            self.minibatch_size = IGNORE
+
+    def rate(self, given: Any) -> TrainingParameterSchedule:
+        """The learning rate; with ``use_mean_gradient`` one per sample is taken for a whole minibatch."""
+        schedule = self.momentum(given)
+        return with_reference(schedule, IGNORE) if self.use_mean_gradient and schedule.minibatch_size == 1 else schedule
+
+    def momentum(self, given: Any) -> TrainingParameterSchedule:
+        """A momentum."""
+        return taken_over(given, self.minibatch_size, self.epoch_size)
+
+    def learner(self, rule: Any, parameters: Iterable[Any], lr: Any, *, reported: Any = None, **own: Any) -> Learner:
+        """The learner, by a modern rule with options of its own."""
+        clip = self.gradient_clipping_threshold_per_sample
+        made = rule(
+            parameters,
+            self.rate(lr).modern,
+            gradients="mean" if self.minibatch_size == IGNORE else "sum",
+            l1=self.l1_regularization_weight,
+            l2=self.l2_regularization_weight,
+            noise=taken_over(self.gaussian_noise_injection_std_dev, None, None).modern,
+            clip=None if clip == math.inf else clip,
+            clip_by="value" if self.gradient_clipping_with_truncation else "norm",
+            **own,
+        )
+        return Learner(made, self.minibatch_size, reported)
+
+    def with_momentum(self, rule: Any, parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool) -> Learner:
+        """A learner whose momentum is reported too."""
+        schedule = self.momentum(momentum)
+        return self.learner(rule, parameters, lr, reported=schedule, momentum=schedule.modern, unit_gain=unit_gain)
+
+    def with_variance(
+        self,
+        rule: Any,
+        parameters: Iterable[Any],
+        lr: Any,
+        momentum: Any,
+        unit_gain: bool,
+        variance_momentum: Any,
+        **own: Any,
+    ) -> Learner:
+        """A learner with a momentum of squares too."""
+        variance = momentum_as_time_constant_schedule(720_000) if variance_momentum is None else variance_momentum
+        own |= {"momentum": self.momentum(momentum).modern, "variance_momentum": self.momentum(variance).modern}
+        return self.learner(rule, parameters, lr, unit_gain=unit_gain, **own)
+
+
+def sgd(parameters: Iterable[Any], lr: Any, *options: Any, **named_options: Any) -> Learner:
+    """Stochastic gradient descent."""
+    return _Options(*options, **named_options).learner(modern.SGD, parameters, lr)
+
+
+def momentum_sgd(
+    parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
+) -> Learner:
+    """Gradient descent with momentum; ``unit_gain``: gradients count 1 - momentum."""
+    given = _Options(*options, **named_options)
+    return given.with_momentum(modern.MomentumSGD, parameters, lr, momentum, unit_gain)
+
+
+def nesterov(
+    parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
+) -> Learner:
+    """Gradient descent with Nesterov's momentum; ``unit_gain``: gradients count 1 - momentum."""
+    given = _Options(*options, **named_options)
+    return given.with_momentum(modern.Nesterov, parameters, lr, momentum, unit_gain)
+
+
+def adagrad(
+    parameters: Iterable[Any], lr: Any, need_ave_multiplier: bool = True, *options: Any, **named_options: Any
+) -> Learner:
+    """AdaGrad; ``need_ave_multiplier``: rates mean what they do in gradient descent."""
+    given = _Options(*options, **named_options)
+    return given.learner(modern.AdaGrad, parameters, lr, average=need_ave_multiplier)
+
+
+def adadelta(
+    parameters: Iterable[Any],
+    lr: Any = None,
+    rho: float = 0.95,
+    epsilon: float = 1e-8,
+    *options: Any,
+    **named_options: Any,
+) -> Learner:
+    """AdaDelta; ``lr`` left out is 1 per sample."""
+    rate = learning_parameter_schedule_per_sample(1.0) if lr is None else lr
+    return _Options(*options, **named_options).learner(modern.AdaDelta, parameters, rate, rho=rho, epsilon=epsilon)
+
+
+def fsadagrad(
+    parameters: Iterable[Any],
+    lr: Any,
+    momentum: Any,
+    unit_gain: bool = True,
+    variance_momentum: Any = None,
+    *options: Any,
+    **named_options: Any,
+) -> Learner:
+    """FSAdaGrad; ``variance_momentum`` left out is a time constant of 720,000 samples."""
+    given = _Options(*options, **named_options)
+    return given.with_variance(modern.FSAdaGrad, parameters, lr, momentum, unit_gain, variance_momentum)
+
+
+def adam(
+    parameters: Iterable[Any],
+    lr: Any,
+    momentum: Any,
+    unit_gain: bool = True,
+    variance_momentum: Any = None,
+    *options: Any,
+    epsilon: float = 1e-8,
+    adamax: bool = False,
+    **named_options: Any,
+) -> Learner:
+    """Adam, or AdaMax; ``variance_momentum`` left out is a time constant of 720,000 samples."""
+    own = {"epsilon": epsilon, "adamax": adamax}
+    given = _Options(*options, **named_options)
+    return given.with_variance(modern.Adam, parameters, lr, momentum, unit_gain, variance_momentum, **own)
+
+
+def rmsprop(
+    parameters: Iterable[Any],
+    lr: Any,
+    gamma: float,
+    inc: float,
+    dec: float,
+    max: float,
+    min: float,
+    need_ave_multiplier: bool = True,
+    *options: Any,
+    **named_options: Any,
+) -> Learner:
+    """RMSProp with a step an element.
+
+    Raises:
+        RuntimeError: not 0 < gamma < 1, inc > 1, 0 < dec < 1 and 0 < min < max.
+    """
+    pairs = list(named(parameters).items())
+    given = _Options(*options, **named_options)
+    rate = given.rate(lr)
+    own = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}
+    try:
+        return given.learner(modern.RMSProp, pairs, rate, **own)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
+
+
+def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: Iterable[Any]) -> Learner:
+    """A rule of one's own.
+
+    Args:
+        update_func: ``update_func(parameters, gradients)``, lists of tensors: changes parameters in place. Gradients
+            are sums over the samples; called without autograd.
+        parameters: what it updates.
+    """
+
+    def function(given: list[Any], gradients: list[Any], step: modern.Step) -> None:
+        update_func(given, gradients)
+
+    return Learner(modern.Universal(parameters, function, gradients="sum"), reports=False)

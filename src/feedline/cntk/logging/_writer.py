@@ -1,0 +1,167 @@
+"""`ProgressWriter`: who is told how a training goes, and how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class ProgressWriter:
+    """Base of progress writers: counts updates, and calls the ``on_…`` methods when it is time.
+
+    Sums run since the last summary; a callback gets each as a pair, before and after the updates it is about. They stay
+    on the device until a callback is due.
+
+    Args:
+        train_freq: updates between two calls of `on_write_training_update`; 0: after 1, 3, 7, 15, … updates.
+        train_first: it is called for each of so many first updates too.
+        test_freq, test_first: likewise for `on_write_test_update`.
+        sync_freq, sync_first: likewise for `on_write_distributed_sync_update`.
+    """
+
+    def __init__(
+        self, train_freq: int, train_first: int, test_freq: int, test_first: int, sync_freq: int, sync_first: int
+    ) -> None:
+        self._training = _Window(train_freq, train_first)
+        self._test = _Window(test_freq, test_first)
+        self._sync = _Window(sync_freq, sync_first)
+
+    # ---- to be overridden -------------------------------------------------------------------------
+
+    def on_write_training_update(
+        self,
+        samples: tuple[int, int],
+        updates: tuple[int, int],
+        aggregate_loss: tuple[float, float],
+        aggregate_metric: tuple[float, float],
+    ) -> None:
+        """Minibatches were trained on."""
+
+    def on_write_test_update(
+        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
+    ) -> None:
+        """Minibatches were tested."""
+
+    def on_write_distributed_sync_update(
+        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
+    ) -> None:
+        """Workers have met."""
+
+    def on_write_training_summary(
+        self,
+        samples: int,
+        updates: int,
+        summaries: int,
+        aggregate_loss: float,
+        aggregate_metric: float,
+        elapsed_milliseconds: int,
+    ) -> None:
+        """A part of the training is over; ``summaries`` counts from 1."""
+
+    def on_write_test_summary(
+        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
+    ) -> None:
+        """A test is over; ``summaries`` counts from 1."""
+
+    def on_training_update_end(self) -> None:
+        """An update is done, whether it was written or not."""
+
+    def write(self, key: str, value: float) -> None:
+        """A number of a learner, at first use and at each change, such as ``"Learning rate per minibatch"``."""
+
+    # ---- for trainers -----------------------------------------------------------------------------
+
+    def update_training(self, samples: int, aggregate_loss: Any, aggregate_metric: Any) -> None:
+        """A minibatch of so many samples was trained on; the sums are those since the last summary."""
+        self._training.update(
+            samples,
+            aggregate_loss,
+            aggregate_metric,
+            lambda w: self.on_write_training_update(w.samples, w.updates, w.loss, w.metric),
+        )
+        self.on_training_update_end()
+
+    def update_test(self, samples: int, aggregate_metric: Any) -> None:
+        """A minibatch of so many samples was tested."""
+        self._test.update(
+            samples,
+            None,
+            aggregate_metric,
+            lambda w: self.on_write_test_update(w.samples, w.updates, w.metric),
+        )
+
+    def update_distributed_sync(self, samples: int, aggregate_metric: Any) -> None:
+        """Workers have met over so many samples."""
+        self._sync.update(
+            samples,
+            None,
+            aggregate_metric,
+            lambda w: self.on_write_distributed_sync_update(w.samples, w.updates, w.metric),
+        )
+
+    def write_training_summary(self, aggregate_loss: Any, aggregate_metric: Any) -> None:
+        """A part of the training is over."""
+        w = self._training
+        elapsed = w.summarize(aggregate_loss, aggregate_metric)
+        self.on_write_training_summary(w.samples[1], w.updates[1], w.summaries, w.loss[1], w.metric[1], elapsed)
+        w.reset()
+
+    def write_test_summary(self, aggregate_metric: Any) -> None:
+        """A test is over."""
+        w = self._test
+        elapsed = w.summarize(None, aggregate_metric)
+        self.on_write_test_summary(w.samples[1], w.updates[1], w.summaries, w.metric[1], elapsed)
+        w.reset()
+
+    def total_training_updates(self) -> int:
+        """Updates since it was made."""
+        return self._training.total_updates
+
+    def total_test_updates(self) -> int:
+        """Tested minibatches since it was made."""
+        return self._test.total_updates
+
+
+class _Window:
+    """Pairs (before, after) since the last callback, and counts since the last summary."""
+
+    def __init__(self, frequency: int, first: int) -> None:
+        self._frequency, self._first = frequency, first
+        self.total_updates = self.summaries = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.samples = self.updates = (0, 0)
+        self.loss = self.metric = (0.0, 0.0)
+        self._began = time.perf_counter()
+
+    def update(self, samples: int, loss: Any, metric: Any, write: Callable[[_Window], None]) -> None:
+        if samples == 0:
+            return
+        self.samples = (self.samples[0], self.samples[1] + samples)
+        self.updates = (self.updates[0], self.updates[1] + 1)
+        self.total_updates += 1
+        if self._is_due(self.updates[1]):
+            self._take(loss, metric)
+            write(self)
+            self.samples, self.updates = (self.samples[1],) * 2, (self.updates[1],) * 2
+            self.loss, self.metric = (self.loss[1],) * 2, (self.metric[1],) * 2
+
+    def summarize(self, loss: Any, metric: Any) -> int:
+        if self.samples[1]:
+            self._take(loss, metric)
+        self.summaries += 1
+        return int((time.perf_counter() - self._began) * 1000)
+
+    def _take(self, loss: Any, metric: Any) -> None:
+        # Here it waits for the device.
+        if loss is not None:
+            self.loss = (self.loss[0], float(loss))
+        if metric is not None:
+            self.metric = (self.metric[0], float(metric))
+
+    def _is_due(self, updates: int) -> bool:
+        if self._frequency == 0:
+            return (updates + 1) & updates == 0
+        return updates % self._frequency == 0 or updates <= self._first

@@ -1,0 +1,346 @@
+"""`cntk.logging.progress_print`: progress as lines, as TensorBoard events, as calls of a function."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.cntk.logging._writer import ProgressWriter
+from feedline.train.report.format import (
+    HEARTBEAT,
+    HEARTBEAT_SECONDS,
+    Log,
+    epoch_line,
+    evaluation_line,
+    minibatch_line,
+    table_row,
+)
+from feedline.train.report.tensorboard import event_writer
+
+__all__ = [
+    "ProgressPrinter",
+    "TensorBoardProgressWriter",
+    "TrainingSummaryProgressCallback",
+    "log_number_of_parameters",
+]
+
+_NEVER = sys.maxsize
+
+
+class ProgressPrinter(ProgressWriter):
+    """CNTK's lines, to the character, on standard output or in a file.
+
+    Args:
+        freq: minibatches between two lines; 0: a table, with a row after 1, 3, 7, 15, … minibatches; None: none.
+        first: a line for each of so many first minibatches too.
+        tag: stands in the lines of summaries.
+        log_to_file: name of a file instead of standard output.
+        rank: of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
+        gen_heartbeat: print a sign of life on standard output every 10 seconds or so.
+        num_epochs: how many summaries there will be; None: not known.
+        test_freq, test_first: as ``freq`` and ``first``, for tests.
+        metric_is_pct: the metric is a share: print it in percent.
+        distributed_freq, distributed_first: as ``freq`` and ``first``, for meetings of workers.
+    """
+
+    def __init__(
+        self,
+        freq: int | None = None,
+        first: int = 0,
+        tag: str = "",
+        log_to_file: str | os.PathLike[str] | None = None,
+        rank: int | None = None,
+        gen_heartbeat: bool = False,
+        num_epochs: int | None = None,
+        test_freq: int | None = None,
+        test_first: int = 0,
+        metric_is_pct: bool = True,
+        distributed_freq: int | None = None,
+        distributed_first: int = 0,
+    ) -> None:
+        freqs = [_NEVER if f is None else f for f in (freq, test_freq, distributed_freq)]
+        super().__init__(freqs[0], first, freqs[1], test_first, freqs[2], distributed_first)
+        self.freq, self.test_freq = freqs[0], freqs[1]
+        self.tag, self.num_epochs, self.metric_is_pct = tag, num_epochs, metric_is_pct
+        self.gen_heartbeat = gen_heartbeat
+        self._log = Log(log_to_file, rank, num_epochs, table=freq == 0)
+        self._last_beat = -math.inf
+        self._by_hand = [0.0, 0.0]  # loss and metric since the last summary, of `update`
+
+    def log(self, message: str) -> None:
+        """Write a line of one's own."""
+        self._log.line(message)
+
+    def end_progress_print(self, msg: str = "") -> None:
+        """Write the last line, and in a file ``msg`` behind it."""
+        self._log.line(Log.END)
+        if msg and self._log.to_file:
+            self._log.line(msg)
+        self._log.close()
+
+    def write(self, key: str, value: float) -> None:
+        """One line."""
+        self._log.line(f"{key}: {value}")
+
+    def on_write_training_update(
+        self,
+        samples: tuple[int, int],
+        updates: tuple[int, int],
+        aggregate_loss: tuple[float, float],
+        aggregate_metric: tuple[float, float],
+    ) -> None:
+        """One line or row."""
+        self._write_update(samples, updates, aggregate_loss, aggregate_metric, self.freq == 0)
+
+    def on_write_test_update(
+        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
+    ) -> None:
+        """One line or row."""
+        self._write_update(samples, updates, None, aggregate_metric, self.test_freq == 0)
+
+    def _write_update(
+        self,
+        samples: tuple[int, int],
+        updates: tuple[int, int],
+        loss: tuple[float, float] | None,
+        metric: tuple[float, float],
+        as_row: bool,
+    ) -> None:
+        count, recent_loss = samples[1] - samples[0], None if loss is None else _recent(loss, samples)
+        if as_row:
+            whole = None if loss is None else loss[1] / samples[1]
+            row = table_row(whole, recent_loss, metric[1] / samples[1], _recent(metric, samples), samples[1])
+            self._log.line(row)
+        else:
+            first, last, shown = updates[0] + 1, updates[1], _recent(metric, samples)
+            self._log.line(minibatch_line(first, last, recent_loss, shown, count, self.metric_is_pct))
+
+    def on_write_distributed_sync_update(
+        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
+    ) -> None:
+        """One line."""
+        self._log.line(
+            f"Distributed training: #Syncs elapsed = {updates[1] - updates[0]}, "
+            f"#Samples elapsed = {samples[1] - samples[0]}"
+        )
+
+    def on_write_training_summary(
+        self,
+        samples: int,
+        updates: int,
+        summaries: int,
+        aggregate_loss: float,
+        aggregate_metric: float,
+        elapsed_milliseconds: int,
+    ) -> None:
+        """One line; none beside the table."""
+        if self.freq != 0:
+            loss, metric = _average(aggregate_loss, samples), _average(aggregate_metric, samples)
+            seconds, percent = elapsed_milliseconds / 1000, self.metric_is_pct
+            self._log.line(epoch_line(summaries, self.num_epochs, self.tag, loss, metric, samples, seconds, percent))
+
+    def on_write_test_summary(
+        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
+    ) -> None:
+        """One line."""
+        metric = _average(aggregate_metric, samples)
+        self._log.line(evaluation_line(summaries, updates, metric, samples, self.metric_is_pct))
+
+    def on_training_update_end(self) -> None:
+        """The sign of life, if it is time."""
+        now = time.monotonic()
+        if self.gen_heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
+            print(HEARTBEAT, flush=True)
+            self._last_beat = now
+
+    # ---- without a trainer, as older scripts do it ------------------------------------------------
+
+    def update(self, loss: float, minibatch_size: int, metric: float | None = None) -> None:
+        """A minibatch was trained on, with these averages. Deprecated: give the printer to the trainer."""
+        _deprecated("update")
+        self._by_hand[0] += loss * minibatch_size
+        self._by_hand[1] += (metric or 0.0) * minibatch_size
+        self.update_training(minibatch_size, *self._by_hand)
+
+    def update_with_trainer(self, trainer: Any, with_metric: bool = False) -> None:
+        """As `update`, for what ``trainer`` has just done. Deprecated: give the printer to the trainer."""
+        if trainer is not None and trainer.previous_minibatch_sample_count:
+            metric = trainer.previous_minibatch_evaluation_average if with_metric else None
+            self.update(trainer.previous_minibatch_loss_average, trainer.previous_minibatch_sample_count, metric)
+
+    def epoch_summary(self, with_metric: bool = False) -> None:
+        """The line of an epoch, over what `update` was told. Deprecated: `Trainer.summarize_training_progress`."""
+        _deprecated("epoch_summary")
+        self.write_training_summary(self._by_hand[0], self._by_hand[1] if with_metric else None)
+        self._by_hand = [0.0, 0.0]
+
+
+class TensorBoardProgressWriter(ProgressWriter):
+    """Events for TensorBoard, under CNTK's tags.
+
+    Args:
+        freq: minibatches between two events of training; None: summaries only.
+        log_dir: folder of the event file.
+        rank: of this worker: others than 0 and None write nothing.
+        model: kept; its graph is not drawn.
+
+    Raises:
+        ValueError: a frequency below 1.
+        ModuleNotFoundError: tensorboard is not installed.
+    """
+
+    def __init__(self, freq: int | None = None, log_dir: str = ".", rank: int | None = None, model: Any = None) -> None:
+        if freq is not None and freq < 1:
+            raise ValueError(f"expected freq to be at least 1 or None, got {freq}")
+        super().__init__(_NEVER if freq is None else freq, 0, _NEVER, 0, _NEVER, 0)
+        self._events = None if rank else event_writer(log_dir)
+        self.closed = False
+
+    def write_value(self, name: str, value: float, step: int) -> None:
+        """A number at a step.
+
+        Raises:
+            RuntimeError: it was closed.
+        """
+        if (events := self._open()) is not None:
+            events.add_scalar(str(name), float(value), int(step))
+
+    def write_image(self, name: str, data: Any, step: int) -> None:
+        """Images at a step.
+
+        Args:
+            name: of the images.
+            data: (images, channels, height, width), with 1 or 3 channels, floating point in 0 to 1 or uint8; or a
+                dictionary of which the first value is that, as a model's outputs are given.
+            step: at which they were made.
+
+        Raises:
+            RuntimeError: it was closed.
+            ValueError: another shape.
+        """
+        images = np.asarray(next(iter(data.values())) if isinstance(data, dict) else data)
+        if images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise ValueError(f"expected images (images, 1 or 3 channels, height, width), got {images.shape}")
+        if (events := self._open()) is not None:
+            events.add_images(str(name), images, int(step))
+
+    def flush(self) -> None:
+        """Write to disk what was not.
+
+        Raises:
+            RuntimeError: it was closed.
+        """
+        if (events := self._open()) is not None:
+            events.flush()
+
+    def close(self) -> None:
+        """End the event file.
+
+        Raises:
+            RuntimeError: it was closed.
+        """
+        if (events := self._open()) is not None:
+            events.close()
+        self.closed = True
+
+    def write(self, key: str, value: float) -> None:
+        """A number of a learner, over updates."""
+        self.write_value(key, value, self.total_training_updates())
+
+    def on_write_training_update(
+        self,
+        samples: tuple[int, int],
+        updates: tuple[int, int],
+        aggregate_loss: tuple[float, float],
+        aggregate_metric: tuple[float, float],
+    ) -> None:
+        """Averages since the last event."""
+        step = self.total_training_updates()
+        self.write_value("minibatch/avg_loss", _recent(aggregate_loss, samples), step)
+        self.write_value("minibatch/avg_metric", _recent(aggregate_metric, samples), step)
+
+    def on_write_training_summary(
+        self,
+        samples: int,
+        updates: int,
+        summaries: int,
+        aggregate_loss: float,
+        aggregate_metric: float,
+        elapsed_milliseconds: int,
+    ) -> None:
+        """Averages since the last summary."""
+        self.write_value("summary/avg_loss", _average(aggregate_loss, samples), summaries)
+        self.write_value("summary/avg_metric", _average(aggregate_metric, samples), summaries)
+
+    def on_write_test_summary(
+        self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
+    ) -> None:
+        """The average, over updates where there are any."""
+        trained = self.total_training_updates()
+        group, step = ("minibatch", trained) if trained else ("summary", summaries)
+        self.write_value(f"{group}/test_avg_metric", _average(aggregate_metric, samples), step)
+
+    def _open(self) -> Any:
+        if self.closed:
+            raise RuntimeError("Attempting to use a closed TensorBoardProgressWriter")
+        return self._events
+
+
+class TrainingSummaryProgressCallback(ProgressWriter):
+    """Calls a function at each summary of a training.
+
+    Args:
+        epoch_size: kept; the session's ``progress_frequency`` decides.
+        callback: ``callback(epoch, loss, metric, samples)``: the number of the epoch from 0, and sums over it.
+    """
+
+    def __init__(self, epoch_size: int, callback: Callable[[int, float, float, int], Any]) -> None:
+        super().__init__(_NEVER, 0, _NEVER, 0, _NEVER, 0)
+        self._callback = callback
+
+    def on_write_training_summary(
+        self,
+        samples: int,
+        updates: int,
+        summaries: int,
+        aggregate_loss: float,
+        aggregate_metric: float,
+        elapsed_milliseconds: int,
+    ) -> None:
+        """The call."""
+        self._callback(summaries - 1, aggregate_loss, aggregate_metric, samples)
+
+
+def log_number_of_parameters(model: Any, trace_level: int = 0) -> None:
+    """Print how many parameters a model has, and with a ``trace_level`` their shapes.
+
+    Args:
+        model: a `torch.nn.Module`.
+        trace_level: 0, or more for shapes.
+    """
+    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+    count = sum(math.prod(shape) for shape in shapes)
+    print(f"Training {count} parameters in {len(shapes)} parameter tensors.")
+    if trace_level > 0:
+        print()
+        for shape in shapes:
+            print(f"\t{shape}")
+
+
+def _average(total: float, samples: int) -> float:
+    return total / samples if samples else 0.0
+
+
+def _recent(total: tuple[float, float], samples: tuple[int, int]) -> float:
+    return _average(total[1] - total[0], samples[1] - samples[0])
+
+
+def _deprecated(what: str) -> None:
+    warnings.warn(f"{what} is deprecated: give the printer to the Trainer", DeprecationWarning, stacklevel=3)

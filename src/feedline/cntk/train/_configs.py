@@ -1,0 +1,149 @@
+"""What a training session is told of checkpoints, cross validation and tests."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import warnings
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from feedline.cntk.io import MinibatchSource, StreamInformation, UserMinibatchSource
+from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
+from feedline.errors import CompatError
+
+Source = MinibatchSource | UserMinibatchSource
+Streams = Mapping[Hashable, StreamInformation]
+
+
+class DataUnit(enum.IntEnum):
+    """What a frequency such as ``(2, DataUnit.sweep)`` counts."""
+
+    sweep = 0
+    sample = 1
+    minibatch = 2
+
+
+Frequency = int | tuple[int, DataUnit] | None
+
+
+class CheckpointConfig:
+    """When and where to save, and whether to go on from what is there.
+
+    Args:
+        filename: of the model; the checkpoint is ``<filename>.ckp``. None: no checkpoints.
+        frequency: samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        restore: go on from the newest checkpoint of that name.
+        preserve_all: keep all, as ``<filename>0``, ``<filename>1``, …; the last one is ``<filename>`` too.
+
+    Raises:
+        ValueError: a frequency without a name.
+    """
+
+    def __init__(
+        self,
+        filename: str | None,
+        frequency: Frequency = None,
+        restore: bool = True,
+        preserve_all: bool = False,
+    ) -> None:
+        if filename is None and frequency not in (None, 0):
+            raise ValueError(f"expected a filename for checkpoints every {frequency}, got none")
+        self.filename, self.restore, self.preserve_all = filename, restore, preserve_all
+        self.frequency = every(0 if filename is None else frequency)
+
+
+class CrossValidationConfig:
+    """What to validate on, and how often.
+
+    Args:
+        minibatch_source: a limited source, or one with ``max_samples``; each validation sees the same data. None: only
+            the callback is called.
+        frequency: samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        minibatch_size: an int or what `minibatch_size_schedule` made, over samples of one validation.
+        callback: ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
+        max_samples: samples of one validation; None: all.
+        model_inputs_to_streams: streams by key; None: as in training.
+        criterion: not there.
+        source, mb_size: older names of ``minibatch_source`` and ``minibatch_size``.
+
+    Raises:
+        ValueError: a frequency without a source or callback, or another minibatch size.
+        CompatError: a criterion.
+    """
+
+    def __init__(
+        self,
+        minibatch_source: Source | None = None,
+        frequency: Frequency = None,
+        minibatch_size: int | TrainingParameterSchedule = 32,
+        callback: Callable[[int, float, int, int], Any] | None = None,
+        max_samples: int | None = None,
+        model_inputs_to_streams: Streams | None = None,
+        criterion: Any = None,
+        source: Source | None = None,
+        mb_size: int | TrainingParameterSchedule | None = None,
+    ) -> None:
+        self.source, self.size = _renamed(minibatch_source, minibatch_size, source, mb_size)
+        _refuse_criterion(criterion)
+        nothing = self.source is None and callback is None
+        if nothing and frequency not in (None, 0):
+            raise ValueError(f"expected a source or a callback for cross validation every {frequency}, got neither")
+        self.frequency = every(0 if nothing else frequency)
+        self.callback, self.max_samples, self.streams = callback, max_samples, model_inputs_to_streams
+
+
+class TestConfig:
+    """What to test on at the end.
+
+    Args:
+        minibatch_source: a limited source; None: no test.
+        minibatch_size: an int or what `minibatch_size_schedule` made, over samples of the test.
+        model_inputs_to_streams: streams by key; None: as in training.
+        criterion: not there.
+        source, mb_size: older names of ``minibatch_source`` and ``minibatch_size``.
+
+    Raises:
+        ValueError: another minibatch size.
+        CompatError: a criterion.
+    """
+
+    __test__ = False  # no test case
+
+    def __init__(
+        self,
+        minibatch_source: Source | None = None,
+        minibatch_size: int | TrainingParameterSchedule = 32,
+        model_inputs_to_streams: Streams | None = None,
+        criterion: Any = None,
+        source: Source | None = None,
+        mb_size: int | TrainingParameterSchedule | None = None,
+    ) -> None:
+        self.source, self.size = _renamed(minibatch_source, minibatch_size, source, mb_size)
+        _refuse_criterion(criterion)
+        self.streams = model_inputs_to_streams
+
+
+def every(given: Frequency) -> tuple[int, DataUnit]:
+    """A frequency as count and unit; 0: never.
+
+    Raises:
+        ValueError: below 0.
+    """
+    count, unit = given if isinstance(given, tuple) else (sys.maxsize if given is None else given, DataUnit.sample)
+    if count < 0:
+        raise ValueError(f"expected a frequency of at least 0, got {given}")
+    return int(count), DataUnit(unit)
+
+
+def _renamed(source: Any, size: Any, older_source: Any, older_size: Any) -> tuple[Any, TrainingParameterSchedule]:
+    for old, new, given in (("source", "minibatch_source", older_source), ("mb_size", "minibatch_size", older_size)):
+        if given is not None:
+            warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
+    source = older_source if older_source is not None else source
+    return source, sizes_of(older_size if older_size is not None else size, "minibatch_size")
+
+
+def _refuse_criterion(criterion: Any) -> None:
+    if criterion is not None:
+        raise CompatError("expected no criterion of its own for a test, got one: the trainer's metric is used")

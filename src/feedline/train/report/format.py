@@ -1,0 +1,119 @@
+"""The lines that CNTK 2.7 prints of a training, to the character, and where they go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+TABLE_HEAD = (
+    " average      since    average      since      examples",
+    "    loss       last     metric       last              ",
+    " ------------------------------------------------------",
+)
+HEARTBEAT = "PROGRESS: 0.00%"
+HEARTBEAT_SECONDS = 10.0
+
+
+def is_table_row(updates: int) -> bool:
+    """Whether a row of the table stands after so many updates: 1, 3, 7, 15, …"""
+    return (updates + 1) & updates == 0
+
+
+def table_row(
+    loss: float | None, recent_loss: float | None, metric: float | None, recent_metric: float | None, samples: int
+) -> str:
+    """Averages since the start and since the last row; blanks for None."""
+    columns = "   ".join(" " * 8 if value is None else f"{value:8.3g}" for value in (loss, recent_loss, metric))
+    return f" {columns}   {' ' * 8 if recent_metric is None else f'{recent_metric:8.3g}'}    {samples:10d}"
+
+
+def minibatch_line(first: int, last: int, loss: float | None, metric: float, samples: int, percent: bool = True) -> str:
+    """Averages over minibatches ``first`` to ``last``, of training, or without a loss of an evaluation."""
+    what, told = ("Evaluation ", "") if loss is None else ("", f"loss = {loss:0.6f} * {samples:d}, ")
+    return f" {what}Minibatch[{first:4d}-{last:4d}]: {told}metric = {_metric(metric, percent)} * {samples:d};"
+
+
+def epoch_line(
+    number: int,
+    of: int | None,
+    tag: str,
+    loss: float,
+    metric: float,
+    samples: int,
+    seconds: float,
+    percent: bool = True,
+) -> str:
+    """Averages over epoch ``number`` (of ``of``, if that is known), its time and speed."""
+    seconds = round(seconds, 3)
+    total, label = "" if of is None else f" of {of}", f"[{tag}] " if tag else ""
+    speed = samples / seconds if seconds > 0 else 0.0
+    return (
+        f"Finished Epoch[{number}{total}]: {label}loss = {loss:0.6f} * {samples:d}, "
+        f"metric = {_metric(metric, percent)} * {samples:d} {seconds:0.3f}s ({speed:5.1f} samples/s);"
+    )
+
+
+def evaluation_line(number: int, minibatches: int, metric: float, samples: int, percent: bool = True) -> str:
+    """Average metric over evaluation ``number``."""
+    return (
+        f"Finished Evaluation [{number}]: Minibatch[1-{minibatches}]: "
+        f"metric = {_metric(metric, percent)} * {samples:d};"
+    )
+
+
+def _metric(value: float, percent: bool) -> str:
+    return f"{value * 100.0:0.2f}%" if percent else f"{value:0.6f}"
+
+
+class Log:
+    """Standard output, or a file with CNTK's frame around its lines.
+
+    Args:
+        path: the file, written anew: ``<path>rank<rank>``, or ``<path>`` without a rank; None: standard output.
+        rank: of this process; None: the only one.
+        num_epochs: for the frame.
+        table: begin with the head of the table.
+    """
+
+    END = "CNTKCommandTrainEnd: train"
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, rank: int | None, num_epochs: int | None, table: bool
+    ) -> None:
+        self._path = None
+        self._file: TextIO | None = None
+        if path is not None:
+            self._path = Path(path) if rank is None else Path(f"{os.fspath(path)}rank{rank}")
+            print(f"Redirecting log to file {self._path}", flush=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text("", encoding="utf-8")
+            epochs = 300 if num_epochs is None else num_epochs
+            self.line(str(self._path))
+            self.line(f"CNTKCommandTrainInfo: train : {epochs}")
+            self.line(f"CNTKCommandTrainInfo: CNTKNoMoreCommands_Total : {epochs}")
+            self.line("CNTKCommandTrainBegin: train")
+        if table:
+            for head in TABLE_HEAD:
+                self.line(head)
+
+    @property
+    def to_file(self) -> bool:
+        """Whether it goes to a file."""
+        return self._path is not None
+
+    def line(self, text: str) -> None:
+        """Write one line; it is there when this returns."""
+        if self._path is None:
+            print(text, file=sys.stdout, flush=True)
+            return
+        if self._file is None:
+            self._file = self._path.open("a", encoding="utf-8")
+        print(text, file=self._file, flush=True)
+
+    def close(self) -> None:
+        """Let the file go; another line would open it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
