@@ -6,33 +6,14 @@ what it calls absent is not, and nothing public is missing from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from feedline.cntk._network_names import NETWORKS
+from feedline.cntk._table import Names
 from feedline.errors import CompatError
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
 _DISTRIBUTED = "one worker trains; use torch's DistributedDataParallel around the model of a `feedline.train.Trainer`"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names of one module; members of classes as ``Class.member``.
-
-    Attributes:
-        provided: as in CNTK; names, parted by blanks.
-        mended: as in CNTK but for a defect, which the sentence names.
-        approximated: with a difference, which the sentence names.
-        absent: what to use instead.
-        added: of ours, not of CNTK.
-    """
-
-    provided: str = ""
-    mended: dict[str, str] = field(default_factory=dict)
-    approximated: dict[str, str] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    added: dict[str, str] = field(default_factory=dict)
 
 
 def explain(module: str, name: str) -> Exception:
@@ -309,3 +290,6 @@ NAMES: dict[str, Names] = {
         absent=_all("Constant Parameter Variable", _NETWORKS),
     ),
 }
+
+# Modules of networks stand in a file of their own.
+NAMES |= NETWORKS

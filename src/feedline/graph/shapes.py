@@ -26,7 +26,8 @@ def scalar(site: Site) -> Shape:
 def broadcast(site: Site) -> Shape:
     """That to which all inputs broadcast; parameters with unknown dimensions take those of the others."""
     known = [s for s in site.shapes if s is not None]
-    if not known:
+    # Of a state and a number nothing can be guessed; of a state and a tensor, the tensor's shape.
+    if not known or (len(known) < len(site.shapes) and not any(known)):
         raise Unknown
     settled = [s for s in known if UNKNOWN not in s]
     shape: Shape = broadcast_shapes(site, settled) if settled else known[0]

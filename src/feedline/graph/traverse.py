@@ -213,7 +213,11 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node]) -> dict[Node,
                 types[node] = node.type
                 continue
             below = tuple(types[child] for child in node.inputs)
-            types[node] = infer(Site(node.op, node.inputs, node.attributes, node.name, True, below))
+            try:
+                types[node] = infer(Site(node.op, node.inputs, node.attributes, node.name, True, below))
+            except ValueError:
+                # A guess below was wrong; if the error is not of the guess, it comes again when all is known.
+                types[node] = Type()
         for placeholder, body in zip(placeholders, bodies[-len(placeholders) :], strict=True):
             known[placeholder] = types[body]
     return types

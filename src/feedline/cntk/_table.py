@@ -1,0 +1,24 @@
+"""One entry of the table of CNTK's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of one module; members of classes as ``Class.member``.
+
+    Attributes:
+        provided: as in CNTK; names, parted by blanks.
+        mended: as in CNTK but for a defect, which the sentence names.
+        approximated: with a difference, which the sentence names.
+        absent: what to use instead.
+        added: of ours, not of CNTK.
+    """
+
+    provided: str = ""
+    mended: dict[str, str] = field(default_factory=dict)
+    approximated: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    added: dict[str, str] = field(default_factory=dict)
