@@ -107,14 +107,19 @@ def test_all_are_kept_and_the_newest_is_used(tmp_path, capsys):
     assert weights(last) == weights(trained(path, tmp_path / "whole", frequency=50))
     kept = [name for i in ("", 0, 1, 2) for name in (f"m{i}", f"m{i}.ckp")]
     assert names(folder) == sorted(kept)
-    # The newest wins whatever its name: that of 50 samples, after the others are gone.
-    for name in ("m", "m1", "m2"):
-        (folder / f"{name}.ckp").unlink()
-    (folder / "m").unlink()
     (folder / "other9.ckp").write_text("of somebody else")
-    capsys.readouterr()
-    trained(path, folder / "m", frequency=50, preserve_all=True, max_samples=60)
-    assert capsys.readouterr().err == f"Restoring training session from the checkpoint '{folder}/m0'\n"
+
+    def restored():
+        capsys.readouterr()
+        trained(path, folder / "m", frequency=50, preserve_all=True, max_samples=1)
+        return capsys.readouterr().err
+
+    # The newest wins whatever its name, and of two alike the one without a number.
+    assert restored() == f"Restoring training session from the checkpoint '{folder}/m'\n"
+    (folder / "m.ckp").write_bytes((folder / "m0.ckp").read_bytes())
+    assert restored() == f"Restoring training session from the checkpoint '{folder}/m2'\n"
+    (folder / "m2.ckp").unlink()
+    assert restored() == f"Restoring training session from the checkpoint '{folder}/m1'\n"
 
 
 def test_a_finished_run_does_nothing_more(tmp_path):

@@ -116,6 +116,20 @@ def test_installed_under_the_old_name(facade):
     assert sum(type(finder).__name__ == "Alias" for finder in sys.meta_path) == 1
 
 
+def test_a_function_keeps_the_name_that_it_shares_with_its_module(facade):
+    """`cntk.train.training_session` is a function, in whatever way scripts come by it."""
+    import cntk
+    import cntk.train.training_session
+
+    assert inspect.isfunction(cntk.train.training_session)
+    assert cntk.train.training_session is cntk.training_session is C.training_session
+    namespace = {}
+    exec("from cntk.train.training_session import *\nfrom cntk import *", namespace)
+    assert namespace["CheckpointConfig"] is C.train.CheckpointConfig
+    assert namespace["training_session"] is C.training_session
+    assert namespace["sgd"] is C.learners.sgd
+
+
 def test_another_cntk_is_not_replaced(monkeypatch):
     monkeypatch.setitem(sys.modules, "cntk", sys)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

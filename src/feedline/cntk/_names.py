@@ -11,7 +11,7 @@ from feedline.cntk._table import Names
 from feedline.errors import CompatError
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
-_DISTRIBUTED = "one worker trains; use torch's DistributedDataParallel around the model of a `feedline.train.Trainer`"
+_DISTRIBUTED = "not there yet: train with one worker, and leave the wrapper around the learner out"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 

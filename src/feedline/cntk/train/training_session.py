@@ -240,7 +240,7 @@ class _Action:
     def at_end(self, counts: Mapping[DataUnit, int]) -> None:
         """Do it once more, if anything came after the last time."""
         count = counts[self._unit]
-        if self._every and count % self._every and count != self._done_at:
+        if self._every and count != self._done_at:
             self._run(self._index)
 
 
