@@ -29,12 +29,12 @@ def packed_of(data: Any, node: Node) -> Any:
         ValueError: another shape.
     """
     data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, Packed) else data
-    if isinstance(data, Packed):
-        return data
     if isinstance(data, Value):
         data = data.packed if data.packed is not None else data.asarray()
-        if isinstance(data, Packed):
-            return data
+    if isinstance(data, Packed):
+        rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
+        # Rectangular data whose second axis turns out to be that of sequences.
+        return data if rows is None else _array(rows, node)
     if not node.axes:
         return _fixed(data, node)
     if hasattr(data, "tocsr"):

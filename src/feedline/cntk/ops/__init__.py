@@ -766,6 +766,11 @@ def ones_like(x: Any, name: str = "") -> Function:
     return plus(zeros_like(x), 1, name=name)
 
 
+def eval(op: Any, arguments: Any = None) -> Any:
+    """Run a function: see `Function.eval`."""
+    return op.eval(arguments)
+
+
 # ---- helpers ------------------------------------------------------------------------------------------
 
 

@@ -415,7 +415,7 @@ class Function(Operand):
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
         network = self.network(chosen)
         if device is not None:
-            network.to(device.torch)
+            network.to(device.torch())
         network.train(training)
         order = [v.node for v in self.arguments]
         feeds = feeds_of(arguments, network.inputs, order)
