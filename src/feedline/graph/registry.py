@@ -23,15 +23,15 @@ class Site:
     """A node about to be made: its operation, inputs and attributes.
 
     Attributes:
-        guessing: shapes of a recurrence's own state are None, and the rule makes the best of the others; parameters
-            must not settle.
+        guessing: 1 or 2 if shapes of a recurrence's own state are None, and the rule makes the best of the others;
+            parameters must not settle. 2: the second time, when the first has told nothing.
     """
 
     op: str
     inputs: tuple[Node, ...]
     attributes: Mapping[str, Any]
     name: str = ""
-    guessing: bool = False
+    guessing: int = 0
     types: tuple[Type, ...] = field(default=())
 
     @property

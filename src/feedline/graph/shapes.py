@@ -26,8 +26,8 @@ def scalar(site: Site) -> Shape:
 def broadcast(site: Site) -> Shape:
     """That to which all inputs broadcast; parameters with unknown dimensions take those of the others."""
     known = [s for s in site.shapes if s is not None]
-    # Of a state and a number nothing can be guessed; of a state and a tensor, the tensor's shape.
-    if not known or (len(known) < len(site.shapes) and not any(known)):
+    # Of a state and a tensor the tensor's shape is guessed, and only last of a state and a number that of the number.
+    if not known or (len(known) < len(site.shapes) and not any(known) and site.guessing == 1):
         raise Unknown
     settled = [s for s in known if UNKNOWN not in s]
     shape: Shape = broadcast_shapes(site, settled) if settled else known[0]

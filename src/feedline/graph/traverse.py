@@ -200,7 +200,7 @@ def _remade(node: Node, inputs: tuple[Node, ...]) -> Node:
     return apply(node.op, inputs, node.attributes, node.name)
 
 
-def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node]) -> dict[Node, Type]:
+def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int) -> dict[Node, Type]:
     """Types where nothing is known of the states; twice, as one state may tell of another."""
     types: dict[Node, Type] = {}
     known: dict[Node, Type] = {p: p.type for p in placeholders}
@@ -214,7 +214,7 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node]) -> dict[Node,
                 continue
             below = tuple(types[child] for child in node.inputs)
             try:
-                types[node] = infer(Site(node.op, node.inputs, node.attributes, node.name, True, below))
+                types[node] = infer(Site(node.op, node.inputs, node.attributes, node.name, guessing, below))
             except ValueError:
                 # A guess below was wrong; if the error is not of the guess, it comes again when all is known.
                 types[node] = Type()

@@ -93,7 +93,7 @@ def _checked(site: Site) -> Shape:
 
 
 def _binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return F.binary_cross_entropy(output, target.expand_as(output), reduction="none")
+    return F.binary_cross_entropy(*torch.broadcast_tensors(output, target), reduction="none")
 
 
 def _weighted_binary(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -111,14 +111,13 @@ def _cosine(node: Node) -> Run:
     def run(a: torch.Tensor, b: Any) -> torch.Tensor:
         b = dense(b, node)
         small = 1e-8
-        a, b = a.flatten(1), b.flatten(1)
-        return (a * b).sum(1) / (a.norm(dim=1).clamp_min(small) * b.norm(dim=1).clamp_min(small))
+        return (a * b).sum(-1) / (a.norm(dim=-1).clamp_min(small) * b.norm(dim=-1).clamp_min(small))
 
     return _pair(node, run)
 
 
 def _same_shapes(site: Site) -> Shape:
-    if site.shape(0) != site.shape(1) or not site.shape(0):
+    if site.shape(0) != site.shape(1) or len(site.shape(0)) != 1:
         site.refuse("two vectors of one shape")
     return scalar(site)
 

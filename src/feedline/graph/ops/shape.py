@@ -94,23 +94,24 @@ def _gathered(site: Site) -> Shape:
 def _gather(node: Node) -> Run:
     index_node, reference_node = node.inputs
     axis = node.attributes.get("axis")
-    dim = from_end(0 if axis is None else axis, len(reference_node.shape)) + len(reference_node.shape)
-    to_index = adapter(index_node, node.axes, None)
+    rank = len(reference_node.shape)
+    dim = from_end(0 if axis is None else axis, rank) + rank
+    to_index, to_reference = adapter(index_node, node.axes, None), adapter(reference_node, node.axes, None)
 
     def run(batch: Batch, index: Any, reference: Any) -> Any:
-        where = dense(index, node).to(torch.int64)
-        reference = dense(reference, node)
+        where, reference = dense(index, node).to(torch.int64), dense(reference, node)
+        if not index_node.axes:
+            rows = reference.ndim - rank
+            y = reference.index_select(rows + dim, where.reshape(-1))
+            return y.reshape(*reference.shape[: rows + dim], *where.shape, *reference.shape[rows + dim + 1 :])
         if not reference_node.axes:
-            y = reference.index_select(dim, where.reshape(-1))
-            y = y.reshape(*reference.shape[:dim], *where.shape, *reference.shape[dim + 1 :])
-            if where.ndim > len(index_node.shape):
-                y = y.movedim(dim, 0)
+            y = reference.movedim(dim, 0)[where]
+            y = y.movedim(list(range(1, where.ndim)), list(range(dim + 1, dim + where.ndim)))
             return y if to_index is None else to_index(batch, y)
-        rows = torch.arange(len(reference), device=reference.device)
-        if where.ndim == len(index_node.shape):
-            return reference.index_select(dim + 1, where.reshape(-1)).reshape(len(reference), *node.shape)
-        moved = reference.movedim(dim + 1, 1)
-        y = moved[rows.reshape(-1, *(1,) * (where.ndim - 1)), where]
+        where = where if to_index is None else to_index(batch, where)
+        reference = reference if to_reference is None else to_reference(batch, reference)
+        each = torch.arange(len(reference), device=reference.device).reshape(-1, *(1,) * (where.ndim - 1))
+        y = reference.movedim(dim + 1, 1)[each, where]
         return y.movedim(list(range(1, where.ndim)), list(range(dim + 1, dim + where.ndim)))
 
     return run
