@@ -176,7 +176,9 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
         unknown = [n for n in leaves(bodies, "placeholder") if n not in states and not n.type.known]
         if unknown:
             return apply("loop", [*bodies, *states], settings)
-        guess = _guessed(bodies, states)
+        guess = _guessed(bodies, states, 1)
+        if not all(guess[end].known for end in ends):
+            guess = _guessed(bodies, states, 2)
         changes = {}
         for state, end in zip(states, ends, strict=True):
             if not guess[end].known:
