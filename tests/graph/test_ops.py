@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -66,7 +67,12 @@ OVER = {
 
 CASES = [
     *[Case(op, [((3,), "s")], f, low=0.1, high=0.9) for op, f in TWINS.items()],
-    *[Case(op, [((3,), k)], f, low=-0.9, high=-0.1) for op, f in TWINS.items() if op in ("relu", "abs", "selu") for k in "sb"],
+    *[
+        Case(op, [((3,), k)], f, low=-0.9, high=-0.1)
+        for op, f in TWINS.items()
+        if op in ("relu", "abs", "selu")
+        for k in "sb"
+    ],
     *[Case(op, [((3,), "s")], f, low=-3, high=3, smooth=False) for op, f in STEPS.items()],
     *[c for op, f in PAIRS.items() for c in kinds(op, [(2, 3), (3,)], f, low=0.1, high=0.9)],
     *[c for op, f in PAIRS.items() for c in kinds(op, [(), (2, 1)], f, low=0.1, high=0.9)],
@@ -79,9 +85,18 @@ CASES = [
     Case("leaky_relu", [((3,), "s")], lambda x: np.where(x > 0, x, 0.2 * x), {"alpha": 0.2}),
     Case("hard_sigmoid", [((3,), "s")], lambda x: np.clip(0.3 * x + 0.5, 0, 1), {"alpha": 0.3, "beta": 0.5}),
     Case("clip", [((3,), "s"), ((), ""), ((), "b")], np.clip, low=0.2, high=0.8, smooth=False),
-    Case("element_select", [((3,), "s"), ((3,), "b"), ((), "")], lambda f, a, b: np.where(f != 0, a, b), differentiable=(1, 2)),
+    Case(
+        "element_select",
+        [((3,), "s"), ((3,), "b"), ((), "")],
+        lambda f, a, b: np.where(f != 0, a, b),
+        differentiable=(1, 2),
+    ),
     Case("alias", [((3,), "s"), ((2,), "b")], lambda x, y: x, differentiable=(0,)),
-    *[Case("softmax", [((2, 3), k)], lambda x, a=a: oracle.softmax(x, a), {"axis": a}) for k in ("s", "") for a in (0, -1)],
+    *[
+        Case("softmax", [((2, 3), k)], lambda x, a=a: oracle.softmax(x, a), {"axis": a})
+        for k in ("s", "")
+        for a in (0, -1)
+    ],
     Case("softmax", [((2, 3), "b")], lambda x: oracle.softmax(x.ravel()).reshape(2, 3), {"axis": None}),
     Case("log_softmax", [((2, 3), "s")], lambda x: np.log(oracle.softmax(x, 1)), {"axis": 1}),
     Case("hardmax", [((4,), "s")], lambda x: (np.arange(4) == x.argmax()).astype(float), smooth=False),
@@ -92,9 +107,19 @@ CASES = [
         for a in (None, 0, -1, (0, 1))
     ],
     Case("reduce_sum", [((2, 3), "s")], lambda x: x.sum(0), {"axis": 0, "keepdims": False}),
-    *[Case(op, [((), "s")], lambda x, f=f: f(x, axis=None, keepdims=False)) for op, f in OVER.items() if op != "reduce_l2"],
     *[
-        Case(op, [((2, 3), "s")], lambda x, f=f, a=a: np.expand_dims(f(x, a), a) if a is not None else f(x), {"axis": a}, smooth=False)
+        Case(op, [((), "s")], lambda x, f=f: f(x, axis=None, keepdims=False))
+        for op, f in OVER.items()
+        if op != "reduce_l2"
+    ],
+    *[
+        Case(
+            op,
+            [((2, 3), "s")],
+            lambda x, f=f, a=a: np.expand_dims(f(x, a), a) if a is not None else f(x),
+            {"axis": a},
+            smooth=False,
+        )
         for op, f in (("argmax", np.argmax), ("argmin", np.argmin))
         for a in (None, 0, 1)
     ],
@@ -114,27 +139,85 @@ CASES = [
     Case("splice", [((2, 3), "s"), ((1,), "b"), ((3,), "")], oracle.splice(1), {"axis": 1}),
     Case("slice", [((5,), "s")], lambda x: x[1:4], {"axis": (0,), "begin": (1,), "end": (4,), "strides": (1,)}),
     Case(
-        "slice", [((5, 4), "s")], lambda x: x[-3::2, :-1],
+        "slice",
+        [((5, 4), "s")],
+        lambda x: x[-3::2, :-1],
         {"axis": (0, -1), "begin": (-3, 0), "end": (0, -1), "strides": (2, 1)},
     ),
     Case("one_hot", [((), "s")], lambda x: np.eye(4)[int(x)], {"classes": 4, "axis": -1}, low=0, high=4, smooth=False),
-    Case("one_hot", [((2,), "s")], lambda x: np.eye(4)[x.astype(int)].T, {"classes": 4, "axis": 0}, low=0, high=4, smooth=False),
+    Case(
+        "one_hot",
+        [((2,), "s")],
+        lambda x: np.eye(4)[x.astype(int)].T,
+        {"classes": 4, "axis": 0},
+        low=0,
+        high=4,
+        smooth=False,
+    ),
     *kinds("gather", [(2,), (4, 3)], lambda i, r: r[i.astype(int)], low=0, high=4, differentiable=(1,)),
-    *kinds("gather", [(2,), (3, 4)], lambda i, r: r[:, i.astype(int)], attributes={"axis": 1}, low=0, high=4, differentiable=(1,)),
+    *kinds(
+        "gather",
+        [(2,), (3, 4)],
+        lambda i, r: r[:, i.astype(int)],
+        attributes={"axis": 1},
+        low=0,
+        high=4,
+        differentiable=(1,),
+    ),
     *kinds("gather", [(), (4, 3)], lambda i, r: r[int(i)], low=0, high=4, differentiable=(1,)),
-    Case("pad", [((2, 3), "s")], lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=7), {"pattern": ((1, 0), (0, 2)), "mode": "constant", "value": 7}),
-    Case("pad", [((3, 4), "s")], lambda x: np.pad(x, ((1, 0), (0, 2)), "reflect"), {"pattern": ((1, 0), (0, 2)), "mode": "reflect"}),
+    Case(
+        "pad",
+        [((2, 3), "s")],
+        lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=7),
+        {"pattern": ((1, 0), (0, 2)), "mode": "constant", "value": 7},
+    ),
+    Case(
+        "pad",
+        [((3, 4), "s")],
+        lambda x: np.pad(x, ((1, 0), (0, 2)), "reflect"),
+        {"pattern": ((1, 0), (0, 2)), "mode": "reflect"},
+    ),
     *kinds("squared_error", [(2, 3), (3,)], lambda a, b: np.square(a - b).sum()),
     *kinds("squared_error", [(), ()], lambda a, b: np.square(a - b).sum()),
-    *kinds("binary_cross_entropy", [(3,), (3,)], lambda a, b: -(b * np.log(a) + (1 - b) * np.log(1 - a)).sum(), low=0.1, high=0.9, differentiable=(0,)),
-    Case("weighted_binary_cross_entropy", [((3,), "s"), ((3,), "b"), ((3,), "")], lambda a, b, w: -(w * (b * np.log(a) + (1 - b) * np.log(1 - a))).sum(), low=0.1, high=0.9, differentiable=(0,)),
+    *kinds(
+        "binary_cross_entropy",
+        [(3,), (3,)],
+        lambda a, b: -(b * np.log(a) + (1 - b) * np.log(1 - a)).sum(),
+        low=0.1,
+        high=0.9,
+        differentiable=(0,),
+    ),
+    Case(
+        "weighted_binary_cross_entropy",
+        [((3,), "s"), ((3,), "b"), ((3,), "")],
+        lambda a, b, w: -(w * (b * np.log(a) + (1 - b) * np.log(1 - a))).sum(),
+        low=0.1,
+        high=0.9,
+        differentiable=(0,),
+    ),
     *kinds("cross_entropy_with_softmax", [(4,), (4,)], oracle.cross_entropy),
-    Case("cross_entropy_with_softmax", [((4, 3), "s"), ((4, 3), "s")], lambda z, y: -(y * np.log(oracle.softmax(z, 0))).sum(0, keepdims=True), {"axis": 0}),
+    Case(
+        "cross_entropy_with_softmax",
+        [((4, 3), "s"), ((4, 3), "s")],
+        lambda z, y: -(y * np.log(oracle.softmax(z, 0))).sum(0, keepdims=True),
+        {"axis": 0},
+    ),
     *kinds("classification_error", [(4,), (4,)], oracle.classification_error, smooth=False),
-    Case("classification_error", [((5,), "s"), ((5,), "s")], lambda z, y: float(y.argmax() not in np.argsort(-z)[:3]), {"top": 3}, smooth=False),
+    Case(
+        "classification_error",
+        [((5,), "s"), ((5,), "s")],
+        lambda z, y: float(y.argmax() not in np.argsort(-z)[:3]),
+        {"top": 3},
+        smooth=False,
+    ),
     *kinds("cosine_distance", [(4,), (4,)], lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)),
     *[
-        Case("convolution", [(kernel, ""), (x, "s")], lambda w, x, s=s, p=p: oracle.convolve(w, x, s, p), {"strides": s, "pad": p, "dilation": (1,) * len(s), "groups": 1})
+        Case(
+            "convolution",
+            [(kernel, ""), (x, "s")],
+            lambda w, x, s=s, p=p: oracle.convolve(w, x, s, p),
+            {"strides": s, "pad": p, "dilation": (1,) * len(s), "groups": 1},
+        )
         for kernel, x, s, p in (
             ((3, 2, 3), (2, 7), (1,), (False,)),
             ((3, 2, 4), (2, 7), (2,), (True,)),
@@ -143,9 +226,19 @@ CASES = [
             ((2, 1, 1, 2, 2), (1, 4, 3, 4), (2, 1, 3), (True, True, False)),
         )
     ],
-    Case("convolution", [((4, 1, 3), ""), ((2, 8), "b")], lambda w, x: oracle.convolve(w, x, (2,), (True,), (2,), 2), {"strides": (2,), "pad": (True,), "dilation": (2,), "groups": 2}),
+    Case(
+        "convolution",
+        [((4, 1, 3), ""), ((2, 8), "b")],
+        lambda w, x: oracle.convolve(w, x, (2,), (True,), (2,), 2),
+        {"strides": (2,), "pad": (True,), "dilation": (2,), "groups": 2},
+    ),
     *[
-        Case(op, [(x, k)], lambda x, w=w, s=s, p=p, f=f: oracle.pool(x, w, s, p, f), {"window": w, "strides": s, "pad": p})
+        Case(
+            op,
+            [(x, k)],
+            lambda x, w=w, s=s, p=p, f=f: oracle.pool(x, w, s, p, f),
+            {"window": w, "strides": s, "pad": p},
+        )
         for op, f in (("max_pooling", max), ("average_pooling", np.mean))
         for x, w, s, p in (
             ((2, 5), (2,), (2,), (False,)),
@@ -154,7 +247,7 @@ CASES = [
         )
         for k in ("s", "")
     ],
-]  # fmt: skip
+]
 
 
 def made(case, seed):
@@ -211,8 +304,7 @@ def test_gradients_are_those_of_finite_differences(case):
 
 
 def per_sequence(function, *arrays):
-    bounds = worlds.offsets()
-    return [function(*(a[b:e] for a in arrays)) for b, e in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [function(*(a[b:e] for a in arrays)) for b, e in itertools.pairwise(worlds.offsets())]
 
 
 ALONG = {
@@ -250,10 +342,9 @@ def test_delay(steps, kind):
     def function(x, initial):
         return run([root], {nodes[0]: packed(x, "s"), nodes[1]: packed(initial, kind)})[0].data
 
-    bounds = worlds.offsets()
     expected = [
         oracle.delay(x.numpy()[b:e], steps, initial.numpy()[i] if kind else initial.numpy())
-        for i, (b, e) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+        for i, (b, e) in enumerate(itertools.pairwise(worlds.offsets()))
     ]
     np.testing.assert_array_equal(function(x, initial).numpy(), np.concatenate(expected))
     assert torch.autograd.gradcheck(function, [x.requires_grad_(), initial.requires_grad_()])
@@ -328,7 +419,8 @@ def test_over_everything_and_over_the_batch(how):
         np.testing.assert_allclose(result.data, reduce(x.numpy(), axis), rtol=1e-12)
         assert root.axes == ()
         assert torch.autograd.gradcheck(
-            lambda x, root=root, node=node, kind=kind: run([root], {node: packed(x, kind)})[0].data, [x.requires_grad_()]
+            lambda x, root=root, node=node, kind=kind: run([root], {node: packed(x, kind)})[0].data,
+            [x.requires_grad_()],
         )
 
 
@@ -392,7 +484,9 @@ def test_rows_of_sparse_data_are_chosen_without_making_them_dense(make, op):
     value, node, w = make(rng, 6), given((6,), "s", sparse=True), weights(rng.uniform(size=(6, 2)))
     flat = given((6,), "s")
     marks, flag = torch.tensor([1, 0, 1, 1, 0, 1, 1, 0, 0, 1.0], dtype=torch.float64), given((), "s")
-    more = {"delay": [weights(0.0, trains=False)], "sequence_broadcast_as": [flag], "sequence_gather": [flag]}.get(op, [])
+    more = {"delay": [weights(0.0, trains=False)], "sequence_broadcast_as": [flag], "sequence_gather": [flag]}.get(
+        op, []
+    )
     attributes = {"steps": 1} if op == "delay" else {}
     roots = [apply("times", [apply(op, [x, *more], attributes), w]) for x in (node, flat)]
     dense_rows = packed(torch.from_numpy(worlds.dense(value)), "s")

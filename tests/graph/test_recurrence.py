@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -21,8 +23,7 @@ INPUTS, CELLS = 3, 2
 
 
 def sequences(x, lengths=worlds.LENGTHS):
-    bounds = worlds.offsets(lengths)
-    return [x[b:e] for b, e in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [x[b:e] for b, e in itertools.pairwise(worlds.offsets(lengths))]
 
 
 def lstm_weights(rng, inputs=INPUTS, cells=CELLS):
@@ -181,7 +182,11 @@ def test_a_recurrence_over_a_recurrence_and_its_clones():
     x, node = draw(rng, (INPUTS,), "s"), given((INPUTS,), "s")
     first, second = lstm_weights(rng), lstm_weights(rng, CELLS)
     outer = looped_lstm(
-        looped_lstm(node, *map(weights, first), number(0), number(0))[0], *map(weights, second), number(0), number(0), -1
+        looped_lstm(node, *map(weights, first), number(0), number(0))[0],
+        *map(weights, second),
+        number(0),
+        number(0),
+        -1,
     )[0]
     between = [oracle.lstm(s, *first, 0, 0) for s in sequences(x.numpy())]
     expected = np.concatenate([oracle.lstm(s, *second, 0, 0, True) for s in between])
@@ -218,7 +223,7 @@ def test_what_no_recurrence_can_be():
         tied(plus(plus(x, delayed(1)), delayed(-1)))
     with pytest.raises(ValueError, match="needs whole sequences"):
         tied(plus(x, apply("sequence_softmax", [plus(x, delayed(1))])))
-    with pytest.raises(ValueError, match="expected a type for the state .*`state`, which nothing else"):
+    with pytest.raises(ValueError, match=r"expected a type for the state .*`state`, which nothing else"):
         tied(tanh(delayed(1)))
     stated = placeholder_node((3,), AXES["s"], "state")
     with pytest.raises(ValueError, match=r"to stay \[batch, steps\] \(3,\), got \[batch, steps\] \(1,\)"):

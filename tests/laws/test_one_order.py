@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import sequences_of
-from tests.laws.corpora import CountedCorpus, worlds
+from tests.laws.corpora import CountedCorpus, World, worlds
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
@@ -83,3 +86,15 @@ def test_plan_is_what_is_delivered(world, size):
     planned = [p.ids.tolist() for p in source.plan(size)]
     assert corpus.reads == []
     assert planned == [m.ids.tolist() for m in source.minibatches(size)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sweep_that_ends_without_samples_cuts_nothing(seed):
+    """A sequence without samples ends one sweep, and perhaps begins the next: the minibatch goes on all the same."""
+    world = World([2, 0], [2], False, {"order": "cntk", "seed": seed})
+
+    def ids(step):
+        world.step = step
+        return [minibatch.ids.tolist() for minibatch in itertools.islice(world.source().minibatches(2), 9)]
+
+    assert ids(1) == ids(2) == ids(16384)

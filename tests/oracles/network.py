@@ -67,7 +67,9 @@ def convolve(w, x, strides, pad, dilation=None, groups=1):
         for at in itertools.product(*map(range, out)):
             for c in range(w.shape[1]):
                 for k in itertools.product(*map(range, kernel)):
-                    cell = tuple(a * s + b + j * d for a, s, b, j, d in zip(at, strides, first, k, dilation, strict=True))
+                    cell = tuple(
+                        a * s + b + j * d for a, s, b, j, d in zip(at, strides, first, k, dilation, strict=True)
+                    )
                     if all(0 <= i < n for i, n in zip(cell, sizes, strict=True)):
                         y[(f, *at)] += w[(f, c, *k)] * x[(f // per_out * per_in + c, *cell)]
     return y

@@ -457,6 +457,13 @@ def test_wall_time_checkpoints(tmp_path):
             seconds_of(wrong)
 
 
+def test_epochs_end_with_checkpoints(tmp_path):
+    """A checkpoint at the end of each epoch, without asking for one."""
+    session(tmp_path, size=30, saving=Saving(tmp_path, keep=None), progress=None, validation=None).run()
+    at = sorted(int(path.name.split("-")[2]) for path in tmp_path.iterdir())
+    assert sorted(set(at)) == [240, 480, 720, 960]
+
+
 def test_controllers(tmp_path):
     """The rate falls when nothing improves, the minibatch grows while it does, the best model is kept."""
 
@@ -493,6 +500,12 @@ def test_what_cannot_run_says_so():
     trainer = session().trainer
     with pytest.raises(ValueError, match="max_samples"):
         TrainingSession(trainer, endless)
+    with pytest.raises(ValueError, match="got one without"):
+        unmeasured = session()
+        unmeasured.trainer.metric = None
+        TrainingSession(
+            unmeasured.trainer, unmeasured.source, epoch=fl.sweeps(1), controllers=[ReduceOnPlateau(watch="metric")]
+        )
     with pytest.raises(ValueError, match="epoch"):
         TrainingSession(trainer, endless, max_samples=5, controllers=[GrowMinibatch()])
     with pytest.raises(ValueError, match="validation"):

@@ -59,8 +59,8 @@ def _array(array: Any, node: Node) -> Packed:
         return Packed.from_dense(array[None])
     if array.shape[lead:] != shape or lead not in (1, 2):
         raise ValueError(
-            f"{node.label}: expected an array (N, *{shape}) or (N, length, *{shape}), got {array.shape}; pass sequences "
-            "of different lengths as a list"
+            f"{node.label}: expected an array (N, *{shape}) or (N, length, *{shape}), got {array.shape}; pass "
+            "sequences of different lengths as a list"
         )
     if lead == 1:
         return Packed.from_dense(array)
@@ -133,8 +133,8 @@ def refuse_cut(nodes: Sequence[Node], begins: Any) -> None:
     if begins is None or all(begins) or not any(node.op in _ALONG_SEQUENCES for node in nodes):
         return
     raise CompatError(
-        "expected whole sequences, got pieces that go on from the minibatch before: recurrent state is not carried from "
-        "one minibatch to the next; leave truncation_length out, or write the model in torch over minibatch.lanes"
+        "expected whole sequences, got pieces that go on from the minibatch before: recurrent state is not carried "
+        "from one minibatch to the next; leave truncation_length out, or write the model in torch over minibatch.lanes"
     )
 
 

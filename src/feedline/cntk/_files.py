@@ -50,7 +50,8 @@ def load(path: str | Path) -> tuple[list[Node], list[Node]]:
     found = (state.get("format"), state.get("version"))
     if found != (_FORMAT, _VERSION):
         raise StateError(
-            f"expected a function in {path}", saved=dict(zip(("format", "version"), found, strict=True)),
+            f"expected a function in {path}",
+            saved=dict(zip(("format", "version"), found, strict=True)),
             current={"format": _FORMAT, "version": _VERSION},
         )
     nodes: list[Node] = []
@@ -89,7 +90,12 @@ def _told(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
         raise ValueError(f"expected operations of a file, got the user's function {node.label}, which is Python code")
     about: dict[str, Any] = {"op": node.op, "name": node.name}
     if node.is_leaf:
-        about |= {"dtype": node.dtype, "sparse": node.sparse, "shape": _list(node.type.shape), "axes": _list(node.type.axes)}
+        about |= {
+            "dtype": node.dtype,
+            "sparse": node.sparse,
+            "shape": _list(node.type.shape),
+            "axes": _list(node.type.axes),
+        }
         if node.weights is not None:
             about |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
     else:

@@ -11,7 +11,7 @@ from feedline.cntk._table import Names
 from feedline.errors import CompatError
 
 _NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
-_DISTRIBUTED = "not there yet: train with one worker, and leave the wrapper around the learner out"
+_DISTRIBUTED = "not there yet: use `feedline.train.data_parallel` with feedline's own trainer, or one worker"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 
@@ -263,7 +263,8 @@ NAMES: dict[str, Names] = {
             "minibatch; they get a mapping from the script's keys to `feedline.Value`",
             "Trainer.model": "the `torch.nn.Module`",
             "Trainer.print_node_timing": "refused: use torch.profiler",
-            "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's",
+            "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's "
+            "random generators go on from there too",
             "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner of rate 0 "
             "counts what others learn from (CNTK: its clock stands still)",
         },

@@ -78,7 +78,9 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
     try:
         return constant_node(operand, dtype)
     except (TypeError, ValueError):
-        raise TypeError(f"expected a variable, a function, a number or an array, got {type(operand).__name__}") from None
+        raise TypeError(
+            f"expected a variable, a function, a number or an array, got {type(operand).__name__}"
+        ) from None
 
 
 def nodes_of(*operands: Any) -> list[Node]:

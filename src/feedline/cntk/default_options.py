@@ -49,8 +49,7 @@ def default_options(**options: Any) -> Iterator[None]:
 def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
     """Options of the layers that these factories make in the block."""
     factories = tuple(functions) if isinstance(functions, (list, tuple)) else (functions,)
-    for factory in factories:
-        _blocks.append((factory, options))
+    _blocks.extend((factory, options) for factory in factories)
     try:
         yield
     finally:

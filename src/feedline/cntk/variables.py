@@ -47,7 +47,11 @@ class Record(dict[str, Any]):
 class Operand:
     """Arithmetic and slicing, of variables and functions alike."""
 
-    node: Node
+    @property
+    def node(self) -> Node:
+        """In the graph."""
+        raise NotImplementedError
+
     # NumPy arrays on the left must leave the operation to us.
     __array_ufunc__ = None
 
@@ -141,8 +145,6 @@ class Variable(Operand):
         dynamic_axes: of its data.
         name: its name.
 
-    Attributes:
-        node: in the graph.
     """
 
     def __init__(
@@ -155,11 +157,18 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        node = input_node(dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, dtype_name(dtype or np.float32))
+        node = input_node(
+            dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, dtype_name(dtype or np.float32)
+        )
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:
-        self.node, self._needs_gradient = node, needs_gradient
+        self._node, self._needs_gradient = node, needs_gradient
+
+    @property
+    def node(self) -> Node:
+        """In the graph."""
+        return self._node
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -228,7 +237,7 @@ class Variable(Operand):
     @property
     def owner(self) -> Any:
         """The function that gives it; None for a leaf."""
-        from feedline.cntk.ops.functions import Function
+        from feedline.cntk.ops._function import Function
 
         return None if self.node.is_leaf else Function.of([self.node])
 
@@ -276,7 +285,8 @@ class _Weighted(Variable):
         return found
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: Any) -> None:  # the getter says it
+        """Take a number or an array, (*shape); a shape that is to be inferred is then that of the array."""
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)

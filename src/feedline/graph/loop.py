@@ -53,7 +53,8 @@ def loop(node: Node) -> Run:
         slot[state] = slot[end]
     plan = [(slot[n], [slot[child] for child in n.inputs], op(n.op).lower(n)) for n in order]
     past = [
-        (slot[d], slot[d.inputs[0]], slot[d.inputs[1]], abs(d.attributes["steps"]), d.shape, d.inputs[1]) for d in delays
+        (slot[d], slot[d.inputs[0]], slot[d.inputs[1]], abs(d.attributes["steps"]), d.shape, d.inputs[1])
+        for d in delays
     ]
     kept = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
     results = [slot[out] for out in outputs]
@@ -131,7 +132,9 @@ def _arranged(x: Any, axes: int, steps: Steps) -> Any:
     if axes == 0:
         return x
     if isinstance(x, SparseRows):
-        raise TypeError("expected dense data inside a recurrence, got sparse rows; multiply them with a parameter first")
+        raise TypeError(
+            "expected dense data inside a recurrence, got sparse rows; multiply them with a parameter first"
+        )
     return x.index_select(0, steps.rows if axes == 2 else steps.order)
 
 
@@ -149,4 +152,3 @@ def _whole(parts: list[Any], steps: Steps, node: Node, values: list[Any]) -> Any
         like = next((v for v in values if isinstance(v, torch.Tensor)), torch.zeros(0))
         return like.new_zeros(0, *node.shape)
     return torch.cat(parts).index_select(0, steps.back)
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -200,7 +200,7 @@ class SparseRows:
         return dense.new_zeros(len(self)).index_add(0, owner, picked)
 
 
-Rows = torch.Tensor | SparseRows
+Rows: TypeAlias = torch.Tensor | SparseRows
 
 
 class Packed:

@@ -43,7 +43,7 @@ class Site:
         """Shape of input ``i``; one that is not known, while guessing, ends the guess."""
         shape = self.types[i].shape
         if shape is None:
-            raise Unknown
+            raise UnknownShapeError
         return shape
 
     def settle(self, i: int, shape: Shape) -> None:
@@ -59,7 +59,7 @@ class Site:
         raise ValueError(f"{self.op}{name}: expected {expected}, got {got or 'nothing'}")
 
 
-class Unknown(Exception):
+class UnknownShapeError(Exception):
     """A shape is not known yet."""
 
 
@@ -133,7 +133,7 @@ def infer(site: Site) -> Type:
     axes = declared.axes(site)
     try:
         return Type(tuple(declared.shape(site)), axes)
-    except Unknown:
+    except UnknownShapeError:
         return Type(None, axes)
 
 
@@ -151,4 +151,3 @@ def apply(name: str, inputs: Iterable[Node], attributes: Mapping[str, Any] | Non
     """
     below, settings = tuple(inputs), MappingProxyType(dict(attributes or {}))
     return Node(name, below, settings, infer(Site(name, below, settings, label)), label)
-

@@ -7,10 +7,11 @@ Shapes broadcast as in NumPy: aligned at the last axis, missing and 1-wide axes 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from feedline.graph.node import UNKNOWN
-from feedline.graph.registry import Shape, ShapeRule, Site, Unknown
+from feedline.graph.registry import Shape, Site, UnknownShapeError
 
 
 def same(site: Site) -> Shape:
@@ -28,7 +29,7 @@ def broadcast(site: Site) -> Shape:
     known = [s for s in site.shapes if s is not None]
     # Of a state and a tensor the tensor's shape is guessed, and only last of a state and a number that of the number.
     if not known or (len(known) < len(site.shapes) and not any(known) and site.guessing == 1):
-        raise Unknown
+        raise UnknownShapeError
     settled = [s for s in known if UNKNOWN not in s]
     shape: Shape = broadcast_shapes(site, settled) if settled else known[0]
     for i, mine in enumerate(site.shapes):
@@ -41,9 +42,10 @@ def broadcast(site: Site) -> Shape:
 
 def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
     """NumPy's rule, by hand: it is called for every node."""
-    out = list(max(shapes, key=len))
+    rank = max(len(shape) for shape in shapes)
+    out = [1] * rank
     for shape in shapes:
-        offset = len(out) - len(shape)
+        offset = rank - len(shape)
         for i, size in enumerate(shape, offset):
             if size != out[i]:
                 if out[i] == 1:
@@ -146,11 +148,11 @@ def sliced(site: Site) -> Shape:
     return tuple(shape)
 
 
-def slices(attributes: object, rank: int, site: Site | None = None) -> list[tuple[int, slice]]:
+def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -> list[tuple[int, slice]]:
     """(axis from the end, slice with a positive step) for each sliced axis."""
-    get = attributes.__getitem__  # type: ignore[attr-defined]
+    parts = (attributes[key] for key in ("axis", "begin", "end", "strides"))
     found = []
-    for axis, begin, end, stride in zip(get("axis"), get("begin"), get("end"), get("strides"), strict=True):
+    for axis, begin, end, stride in zip(*parts, strict=True):
         if stride <= 0:
             raise ValueError(f"expected positive strides, got {stride}; flip with a permuted gather")
         found.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end, stride)))
@@ -165,7 +167,7 @@ def product(site: Site) -> Shape:
     left, right = site.types[0].shape, site.types[1].shape
     out, map_rank = site.attributes.get("output_rank", 1), site.attributes.get("map_rank")
     if right is None:
-        raise Unknown
+        raise UnknownShapeError
     if len(right) < out:
         site.refuse(f"a right operand of at least {out} axes")
     inner = right[: len(right) - out]

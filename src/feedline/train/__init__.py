@@ -17,6 +17,7 @@ from feedline.train.learners import (
     Step,
     TorchLearner,
     Universal,
+    data_parallel,
 )
 from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.schedules import Schedule
@@ -49,5 +50,6 @@ __all__ = [
     "Trainer",
     "TrainingSession",
     "Universal",
+    "data_parallel",
     "plot_losses",
 ]

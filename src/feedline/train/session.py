@@ -23,12 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-import torch
-
 from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoint, Checkpoints
-from feedline.train.generators import restore_rng, rng_state
+from feedline.train.ranks import over_ranks, random_states, rank, restore_random_state
 from feedline.train.schedules import Schedule
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
@@ -196,7 +194,8 @@ class TrainingSession:
         saving: checkpoints; None: none.
         validation: cross validation; None: none.
         test: a test at the end; None: none.
-        epoch: the span after which controllers look; label samples or sweeps.
+        epoch: the span at whose end is validated if there are controllers, which look then, and a checkpoint written;
+            label samples or sweeps.
         controllers: learning-rate control, minibatch-size scaling and the like.
 
     Attributes:
@@ -207,7 +206,8 @@ class TrainingSession:
         scale: factor on the minibatch size, for controllers.
 
     Raises:
-        ValueError: no end in sight, controllers without an epoch, nothing to validate or test with, a span of 0.
+        ValueError: no end in sight, controllers without an epoch or without the metric they watch, nothing to
+            validate or test with, a span of 0.
         TypeError: a size that is no integer.
     """
 
@@ -230,6 +230,8 @@ class TrainingSession:
             raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
         if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
+        if trainer.metric is None and any(getattr(c, "watch", None) == "metric" for c in controllers):
+            raise ValueError('expected a trainer with a metric for a controller with watch="metric", got one without')
         _check_evaluation("validation", validation)
         _check_evaluation("test", test)
         self.trainer, self.source, self.size, self.max_samples = trainer, source, _sizes(size), max_samples
@@ -259,7 +261,8 @@ class TrainingSession:
     def run(self) -> TrainingSession:
         """Train to the end; returns itself.
 
-        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once.
+        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once. With data-parallel
+        learners Ctrl-C at one rank ends all of them, after the same update.
 
         Raises:
             StateError: the latest checkpoint is of another run: other data, model, learners or controllers.
@@ -273,12 +276,13 @@ class TrainingSession:
         try:
             with _sigint() as interrupt:
                 while not self.stopped:
-                    summary = self._step()
+                    summary = self._step(interrupt)
                     if summary is None:
                         break
                     self._after_update(summary)
-                    if interrupt.is_set():
-                        self.interrupted = True
+                    if self.trainer.workers is None:
+                        self.interrupted = interrupt.is_set()
+                    if self.interrupted:
                         break
                 if not self.interrupted:
                     self._finish()
@@ -306,7 +310,7 @@ class TrainingSession:
             size = max(1, round(size * self.scale))
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
-    def _step(self) -> Summary | None:
+    def _step(self, interrupt: threading.Event) -> Summary | None:
         """One minibatch; None where the run ends."""
         size = self.next_size()
         if size == 0:
@@ -316,7 +320,13 @@ class TrainingSession:
         self._since.waited += time.perf_counter() - began
         if not minibatch:
             return None
-        summary = self.trainer.train_minibatch(minibatch)
+        if self.trainer.workers is None:
+            summary = self.trainer.train_minibatch(minibatch)
+        else:
+            # Ranks have to end and to save after the same update, so they agree on it with the update.
+            votes = (interrupt.is_set(), self._save_asked or (rank() == 0 and self._due_by_time()))
+            summary = self.trainer.train_minibatch(minibatch, votes)
+            self.interrupted, self._save_asked = (vote > 0 for vote in self.trainer.votes)
         count = getattr(self.source, "count_label_samples", None)
         if count is not None:
             count(summary.samples)
@@ -341,8 +351,9 @@ class TrainingSession:
             self._validate()
         if self._epoch_mark.crossed(counts):
             self._end_epoch()
+            self._save_asked = True
         crossed = self._saving_mark.crossed(counts)
-        if crossed or self._save_asked or self._due_by_time():
+        if crossed or self._save_asked or (self.trainer.workers is None and self._due_by_time()):
             self._save()
 
     def _counts(self) -> dict[Unit, int]:
@@ -384,13 +395,16 @@ class TrainingSession:
         if testing.source is None:
             return Evaluated(number, NOTHING, 0)
         state = testing.source.state_dict()
-        total, minibatches = NOTHING, 0
+        total, minibatches, whole = NOTHING, 0, True
         try:
             for minibatch in self._testing_minibatches(testing):
                 total = _plus(total, self.trainer.test_minibatch(minibatch))
                 minibatches += 1
+                whole = whole and minibatch.num_samples == minibatch.global_samples
         finally:
             testing.source.load_state_dict(state)
+        if self.trainer.workers is not None:
+            total = _summed(total, whole)
         return Evaluated(number, total, minibatches)
 
     def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
@@ -421,10 +435,12 @@ class TrainingSession:
     def _save(self) -> None:
         self._last_save = time.monotonic()
         self._save_asked = self._unsaved = False
-        if self._checkpoints is None or rank() != 0:
+        if self._checkpoints is None:
+            return
+        generators = random_states()
+        if rank() != 0:
             return
         tensors, rest = self.trainer.state_dict()
-        rng, generators = rng_state()
         validation = self.validation.source if self.validation is not None else None
         state = {
             "samples": self.samples,
@@ -445,7 +461,7 @@ class TrainingSession:
             "controllers": [controller.state_dict() for controller in self.controllers],
             "random": generators,
         }
-        path = self._checkpoints.save(self.samples, {**tensors, **rng}, state)
+        path = self._checkpoints.save(self.samples, tensors, state)
         for reporter in self.reporters:
             reporter.on_checkpoint(self, path)
 
@@ -453,6 +469,8 @@ class TrainingSession:
         if self._checkpoints is None or self.saving is None or not self.saving.restore:
             return
         found = self._checkpoints.latest()
+        if self.trainer.workers is not None:
+            _check_same_everywhere(self._checkpoints.folder, found)
         if found is None:
             return
         try:
@@ -478,8 +496,7 @@ class TrainingSession:
                 saved={"controllers": len(state["controllers"])},
                 current={"controllers": len(self.controllers)},
             )
-        tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("random/")}
-        self.trainer.load_state_dict(tensors, state["trainer"])
+        self.trainer.load_state_dict(found.tensors, state["trainer"])
         self.source.load_state_dict(state["source"])
         if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
             self.validation.source.load_state_dict(state["validation"])
@@ -496,19 +513,10 @@ class TrainingSession:
         # spans other than those of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saving_mark):
             mark.crossed(self._counts())
-        restore_rng(found.tensors, state["random"])
+        restore_random_state(state["random"])
 
     def _due_by_time(self) -> bool:
-        if self._seconds is None:
-            return False
-        due = time.monotonic() - self._last_save >= self._seconds
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
-            decision = torch.tensor([due], dtype=torch.uint8, device=device)
-            distributed.broadcast(decision, 0)
-            due = bool(decision.item())
-        return due
+        return self._seconds is not None and time.monotonic() - self._last_save >= self._seconds
 
 
 @dataclass(slots=True)
@@ -578,10 +586,32 @@ def seconds_of(duration: float | str) -> float:
     return float(seconds)
 
 
+def _check_same_everywhere(folder: Path, found: Checkpoint | None) -> None:
+    serial = -1 if found is None else int(found.path.name.split("-")[1])
+    everywhere = over_ranks([float(serial)])
+    serials = [int(numbers[0]) for numbers in everywhere]
+    if len(set(serials)) > 1:
+        seen = {f"rank {i}": None if n < 0 else f"checkpoint-{n:06d}" for i, n in enumerate(serials)}
+        raise StateError(
+            f"expected all ranks to find the same newest checkpoint in {folder}, got {seen}: the folder has to be one "
+            "that all machines share"
+        )
+
+
 def _plus(total: Summary, summary: Summary) -> Summary:
     if summary.samples == 0:
         return total
     return summary if total.samples == 0 else total + summary
+
+
+def _summed(total: Summary, whole: bool) -> Summary:
+    """The sums of all ranks' parts; where every rank saw all of every minibatch, its own."""
+    numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
+    everywhere = over_ranks([float(whole), float(total.samples), *numbers])
+    if all(row[0] for row in everywhere):
+        return total
+    _, samples, loss, metric, measured = (sum(column) for column in zip(*everywhere, strict=True))
+    return Summary(loss, metric if measured else None, round(samples)) if samples else NOTHING
 
 
 def _summary_to_json(summary: Summary) -> list[Any]:
@@ -593,12 +623,6 @@ def _summary_to_json(summary: Summary) -> list[Any]:
 def _summary_from_json(data: Sequence[Any]) -> Summary:
     loss, metric, samples, updated = data
     return Summary(loss, metric, samples, updated) if samples else NOTHING
-
-
-def rank() -> int:
-    """Rank of this process in torch.distributed, 0 without it."""
-    distributed = torch.distributed
-    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
 
 
 class _sigint:  # noqa: N801  # used like a function

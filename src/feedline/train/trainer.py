@@ -22,6 +22,7 @@ import torch
 from feedline.data import Minibatch
 from feedline.errors import StateError
 from feedline.train.learners import Learner
+from feedline.train.learners.base import Workers
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
@@ -82,13 +83,15 @@ class Trainer:
         loss: ``loss(output, minibatch)`` returns one number for each label sample, in a tensor of any shape: torch's
             losses with ``reduction="none"``. Padding must not be in it: choose by the mask, or pack.
         metric: likewise, for reports; None: none.
-        learners: one or several; each updates its own parameters of the model.
+        learners: one or several; each updates its own parameters of the model. Data-parallel ones (`data_parallel`)
+            learn from the minibatches of all ranks of torch.distributed together.
         forward: ``forward(model, minibatch)`` returns the output; None: ``model(minibatch)``.
         microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
     Raises:
-        ValueError: no learner, one that has a parameter which is not the model's, or two with the same parameter.
+        ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
+            data-parallel learners beside others.
     """
 
     def __init__(
@@ -109,35 +112,49 @@ class Trainer:
             raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch}")
         self.microbatch = microbatch
         self.autocast = autocast if autocast is not None else contextlib.nullcontext()
+        self.votes: Sequence[float] = ()
         self._parameters = _check_parameters(model, self.learners)
+        self._workers = self.learners[0].workers
+        if any((learner.workers is None) != (self._workers is None) for learner in self.learners):
+            raise ValueError("expected all learners to be data-parallel or none, got some of both")
+
+    @property
+    def workers(self) -> Workers | None:
+        """Who else learns from the same minibatches; None: nobody."""
+        return self._workers
 
     @property
     def samples(self) -> int:
         """Label samples that the first learner has counted."""
         return self.learners[0].samples
 
-    def train_minibatch(self, minibatch: Minibatch) -> Summary:
+    def train_minibatch(self, minibatch: Minibatch, votes: Sequence[float] = ()) -> Summary:
         """One update.
 
         Args:
-            minibatch: an empty part, or the end of a source, changes nothing.
+            minibatch: an empty one, or the end of a source, changes nothing. With data-parallel learners this rank's
+                part of a global minibatch; a rank whose part is empty learns from the others'.
+            votes: numbers to be summed over the ranks on the way: `votes` has the sums afterwards.
 
         Returns:
-            Sums of this minibatch; false if nothing was updated.
+            Sums of this minibatch, over all ranks with data-parallel learners; false if nothing was updated.
 
         Raises:
             ValueError: the loss is no tensor of one number a label sample.
         """
-        if not minibatch or minibatch.num_sequences == 0:
+        alone, self.votes = self._workers is None, tuple(votes)
+        if not minibatch or (alone and minibatch.num_sequences == 0):
             return self._nothing(minibatch)
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
             parameter.grad = None
-        # In one piece the gradients are made as means, which no learner has to scale; in several the count is known
-        # only at their end.
-        averaged = self.microbatch is None
+        # In one piece the gradients are made as means, which no learner has to scale; in several, or on several ranks,
+        # the count is known only at the end.
+        averaged = alone and self.microbatch is None
         total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
+        if self._workers is not None:
+            total = self._summed(self._workers, total)
         if total.samples == 0:
             return self._nothing(minibatch)
         end = minibatch.sweep_end
@@ -149,7 +166,7 @@ class Trainer:
         return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
-        """Loss and metric without an update, in evaluation mode."""
+        """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
         if not minibatch or minibatch.num_sequences == 0:
             return NOTHING
         was_training = self.model.training
@@ -158,8 +175,7 @@ class Trainer:
         try:
             with torch.no_grad():
                 total = NOTHING
-                pieces = (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
-                for piece in pieces:
+                for piece in self._pieces(minibatch):
                     summary, _ = self._criteria(piece)
                     total = summary if total is NOTHING else total + summary
                 return total
@@ -183,13 +199,25 @@ class Trainer:
         return summary
 
     def _backward_pieces(self, minibatch: Minibatch) -> Summary:
-        assert self.microbatch is not None
         total = NOTHING
-        for piece in minibatch.parts(self.microbatch):
+        for piece in self._pieces(minibatch):
             summary, summed = self._criteria(piece)
-            summed.backward()
-            total = summary if total is NOTHING else total + summary
+            if summary.samples:
+                summed.backward()
+                total = summary if total is NOTHING else total + summary
         return total
+
+    def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
+        if minibatch.num_sequences == 0:
+            return ()
+        return (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
+
+    def _summed(self, workers: Workers, total: Summary) -> Summary:
+        """Gradients and sums over all ranks."""
+        metric = 0.0 if total.metric_sum is None else total.metric_sum
+        counts = (total.loss_sum, metric, float(total.samples), *self.votes)
+        loss, metric, samples, *self.votes = workers.sum(self._parameters, counts)
+        return Summary(loss, None if self.metric is None else metric, round(samples)) if samples else NOTHING
 
     def _nothing(self, minibatch: Minibatch) -> Summary:
         """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""

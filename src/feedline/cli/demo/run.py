@@ -179,7 +179,7 @@ def train_and_kill(settings: Settings, folder: Path, corpora: Corpora, total: in
 
 def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view: View) -> dict[str, Any]:
     """Go on from the checkpoint with other minibatches in several processes, to the end."""
-    losses, last, resumed = [], None, None
+    losses, last, resumed, accuracy = [], None, None, None
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         world = settings.workers
@@ -192,11 +192,13 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
                 last = message
                 losses.append((message["samples"], message["loss"]))
                 show(message["samples"] / total, f"loss {message['loss']:.3f}")
+            elif "accuracy" in message:
+                accuracy = message["accuracy"]
             else:
                 results.append(message["result"])
         for child in children[1:]:
             results.extend(message["result"] for message in child.messages() if "result" in message)
-    if resumed is None or last is None or len(results) != world:
+    if resumed is None or last is None or accuracy is None or len(results) != world:
         raise WorkerError("expected every worker to resume from the checkpoint and to end with a result")
     view.say(
         f"resumed from the checkpoint at {resumed / total:.0%} with {world} workers, minibatches of "
@@ -208,7 +210,7 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
         "steps": last["step"],
         "samples": last["samples"],
         **_speed(last),
-        "accuracy": results[0]["accuracy"],
+        "accuracy": accuracy,
         "states": [result["state"] for result in results],
         "peak_bytes_by_worker": [result["stats"]["peak_bytes"] for result in results],
     }
@@ -280,7 +282,7 @@ def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, worl
     job = {
         "train": str(corpora.train),
         "held_out": str(corpora.held_out),
-        "checkpoint": str(folder / "checkpoint.pt"),
+        "checkpoints": str(folder / "checkpoints"),
         "ledger": str(_ledger(folder, rank, world)),
         "size": settings.size if world == 1 else settings.resumed_size,
         "sweeps": settings.sweeps,

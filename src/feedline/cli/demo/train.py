@@ -1,7 +1,7 @@
 """Count syllables: a small LSTM reads the letters of a word. The training program of ``feedline demo``.
 
-A plain PyTorch loop that may be killed at any time and started again, with another minibatch size and another number of
-processes; it goes on with exactly the sequences that were still to come. All it takes is marked (1) to (3).
+A training session that may be killed at any time and started again, with another minibatch size and another number of
+processes; it goes on with exactly the sequences that were still to come. What that takes is marked (1) to (3).
 
     python -m feedline.cli.demo.train '{"train": "train.ctf", ...}'        # see Job
 
@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,9 @@ import feedline as fl
 from feedline.cli.demo.ledger import LedgerWriter
 from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
+from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, data_parallel
+from feedline.train.report.base import Silent
+from feedline.train.session import Evaluated, Progress
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Job:
 
     Attributes:
         train, held_out: CTF files; see `words`.
-        checkpoint: where to save, and to go on from if it is there.
+        checkpoints: folder to save in, and to go on from if there is one in it.
         ledger: where to write down what was delivered.
         size: minibatch size in letters, over all workers.
         sweeps: passes over the data.
@@ -49,7 +50,7 @@ class Job:
 
     train: str
     held_out: str
-    checkpoint: str
+    checkpoints: str
     ledger: str
     size: int
     sweeps: int
@@ -74,113 +75,103 @@ class SyllableCounter(nn.Module):
         self.lstm = nn.LSTM(16, hidden, batch_first=True)
         self.output = nn.Linear(hidden, CLASSES)
 
-    def forward(self, letters: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """``letters`` int (words, longest), ``last`` int (words,): place of each last letter; (words, CLASSES)."""
+    def forward(self, minibatch: fl.Minibatch) -> torch.Tensor:
+        """Logits (words, CLASSES)."""
+        # One-hot samples: the indices of the sparse stream are the letters themselves.
+        value: Any = minibatch["letters"]
+        letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
         states, _ = self.lstm(self.embedding(letters))
+        last = torch.from_numpy(value.lengths - 1)
         return self.output(states[torch.arange(len(last)), last])
 
 
-def tensors(minibatch: fl.Minibatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Letters (words, longest), places of the last letters (words,), numbers of syllables (words,)."""
-    # One-hot samples: the indices of the sparse stream are the letters themselves.
-    value: Any = minibatch["letters"]
-    letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
-    last = torch.from_numpy(value.lengths - 1)
-    return letters, last, torch.from_numpy(minibatch["syllables"].indices).long()
+def losses(logits: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
+    """One number for each word."""
+    return nn.functional.cross_entropy(logits, syllables(minibatch), reduction="none")
+
+
+def wrong(logits: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
+    """1 for each word whose syllables are counted wrong."""
+    return logits.argmax(dim=1) != syllables(minibatch)
+
+
+def syllables(minibatch: fl.Minibatch) -> torch.Tensor:
+    """Numbers of syllables (words,)."""
+    value: Any = minibatch["syllables"]
+    return torch.from_numpy(value.indices).long()
+
+
+class Recorded:
+    """The source, writing down what it hands out."""
+
+    def __init__(self, source: fl.MinibatchSource, ledger: LedgerWriter) -> None:
+        self._source, self._ledger = source, ledger
+
+    def next_minibatch(self, size: int) -> fl.Minibatch:
+        """The next minibatch, false at the end."""
+        minibatch = self._source.next_minibatch(size)
+        if minibatch:
+            self._ledger.write(minibatch)
+        return minibatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+class Teller(Silent):
+    """Tells the parent what happens."""
+
+    def __init__(self, source: fl.MinibatchSource) -> None:
+        self._source = source
+        self._steps = self._words = 0
+        self._seconds = self._waited = 0.0
+
+    def on_start(self, run: TrainingSession) -> None:
+        """Where it goes on."""
+        if run.samples:
+            tell(resumed=self._source.position.samples)
+
+    def on_progress(self, run: TrainingSession, progress: Progress) -> None:
+        """One minibatch."""
+        self._steps += 1
+        self._words += progress.summary.samples
+        self._seconds += progress.seconds
+        self._waited += progress.seconds * progress.waiting
+        tell(
+            step=self._steps,
+            samples=self._source.position.samples,
+            loss=progress.summary.loss,
+            words=self._words,
+            seconds=self._seconds,
+            data_seconds=self._waited,
+            stats=self._source.stats().to_json(),
+        )
+
+    def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
+        """How it did on the held-out words."""
+        tell(accuracy=1.0 - (result.summary.metric or 0.0))
 
 
 def train(job: Job) -> dict[str, Any]:
     """Train to the end of the data; returns figures."""
     torch.manual_seed(job.seed)
     model = SyllableCounter(job.hidden)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    source = open_source(job.train, job.seed, job.sweeps)  # (1) takes its part: asks torch.distributed who it is
-    ledger = LedgerWriter(Path(job.ledger))
-
-    if os.path.exists(job.checkpoint):
-        saved = torch.load(job.checkpoint, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        source.load_state_dict(json.loads(saved["feed"]))  # (2) a few numbers; nothing is read to get there
-        if job.rank == 0:
-            tell(resumed=source.position.samples)
-
-    steps = words = 0
-    data_seconds, began = 0.0, time.perf_counter()
-    while True:
-        asked = time.perf_counter()
-        minibatch = source.next_minibatch(job.size)
-        data_seconds += time.perf_counter() - asked
-        if not minibatch:
-            break
-        loss, count = step(model, optimizer, minibatch)
-        ledger.write(minibatch)
-        steps, words = steps + 1, words + count
-        if job.rank == 0:
-            if steps % job.every == 0:
-                save(job.checkpoint, model, optimizer, source)
-            tell(
-                step=steps,
-                samples=source.position.samples,
-                loss=loss,
-                words=words,
-                seconds=time.perf_counter() - began,
-                data_seconds=data_seconds,
-                stats=source.stats().to_json(),
-            )
-    return {
-        "stats": source.stats().to_json(),
-        "state": source.state_dict(),
-        "accuracy": accuracy(model, job.held_out) if job.rank == 0 else None,
-    }
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, minibatch: fl.Minibatch) -> tuple[float, int]:
-    """One update by the mean loss over the words of all workers; returns that loss and the number of words."""
-    optimizer.zero_grad()
-    total = torch.zeros(())
-    if minibatch.num_sequences:  # a worker's part may be empty, and yet it takes part in the step
-        letters, last, syllables = tensors(minibatch)
-        total = nn.functional.cross_entropy(model(letters, last), syllables, reduction="sum")
-        total.backward()
-    parameters = list(model.parameters())
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    everything = torch.cat([*(g.ravel() for g in gradients), torch.stack([total.detach()]), count_of(minibatch)])
-    if dist.is_initialized():
-        dist.all_reduce(everything)
-    *sums, loss, count = everything.split([*(p.numel() for p in parameters), 1, 1])
-    for parameter, gradient in zip(parameters, sums, strict=True):
-        parameter.grad = (gradient / count).view_as(parameter)
-    optimizer.step()
-    return float(loss / count), int(count)
-
-
-def count_of(minibatch: fl.Minibatch) -> torch.Tensor:
-    """Number of words as a tensor (1,)."""
-    return torch.tensor([float(minibatch.num_sequences)])
-
-
-def save(path: str, model: nn.Module, optimizer: torch.optim.Optimizer, source: fl.MinibatchSource) -> None:
-    """(3) Model, optimizer and feed in one file, which is there whole or not at all."""
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "feed": json.dumps(source.state_dict()),
-    }
-    torch.save(state, path + ".new")
-    os.replace(path + ".new", path)
-
-
-def accuracy(model: nn.Module, path: str) -> float:
-    """Share of held-out words whose syllables are counted right."""
-    held_out = fl.MinibatchSource(fl.CTFDeserializer(path, STREAMS), shuffle=False, max_sweeps=1, partition=(0, 1))
-    right = total = 0
-    with torch.no_grad():
-        for minibatch in held_out.minibatches(8192):
-            letters, last, syllables = tensors(minibatch)
-            right += int((model(letters, last).argmax(dim=1) == syllables).sum())
-            total += len(syllables)
-    return right / total
+    learner: Learner = Adam(model.named_parameters(), 3e-3, variance_momentum=0.999)
+    if job.world > 1:
+        learner = data_parallel(learner)  # (1) all ranks learn from one global minibatch, whatever their share
+    source = open_source(job.train, job.seed, job.sweeps)  # (2) takes its part: asks torch.distributed who it is
+    held_out = fl.MinibatchSource(fl.CTFDeserializer(job.held_out, STREAMS), shuffle=False, max_sweeps=1)
+    TrainingSession(
+        Trainer(model, losses, wrong, learner),
+        Recorded(source, LedgerWriter(Path(job.ledger))),
+        job.size,
+        progress=fl.minibatches(1),
+        reporters=[Teller(source)] if job.rank == 0 else [],
+        # (3) goes on from the newest checkpoint there, if there is one; nothing is read to get to its place
+        saving=Saving(job.checkpoints, every=fl.minibatches(job.every)),
+        test=Evaluation(held_out, size=8192),
+    ).run()
+    return {"stats": source.stats().to_json(), "state": source.state_dict()}
 
 
 def tell(**what: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from feedline.cntk import ops
+from feedline.cntk._nodes import node_of
+from feedline.cntk._tracing import block_of
 from feedline.cntk.initializer import initializer_with_rank
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, placeholder
@@ -32,7 +33,7 @@ def layer(
     arguments = [placeholder(name=label) for label in inputs]
     result = body(*arguments)
     outputs = result if isinstance(result, tuple) else (result,)
-    roots = [ops.functions.node_of(o) for o in outputs]
+    roots = [node_of(o) for o in outputs]
     nodes = [a.node for a in arguments]
-    blocks = ops.functions.block_of(roots, nodes, op_name, name)
+    blocks = block_of(roots, nodes, op_name, name)
     return Function.of(blocks, nodes, {k: v for k, v in (members or {}).items() if v is not None})

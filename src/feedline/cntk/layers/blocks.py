@@ -54,9 +54,7 @@ def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
     return declared
 
 
-def Stabilizer(
-    steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = ""
-) -> Any:
+def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = "") -> Any:
     """Scales by a learned factor, kept positive by a softplus of this steepness; disabled, it is the identity."""
     if not get_default_override(Stabilizer, enable_self_stabilization=enable_self_stabilization):
         return identity

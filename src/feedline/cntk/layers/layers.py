@@ -157,7 +157,11 @@ def Convolution(
     window = dims(filter_shape)
     rank = len(window)
     filters = () if num_filters is None else dims(num_filters)
-    kernel = ((filters or (1,)) + (INFERRED if reduction_rank else ()) + window) if filters or reduction_rank else (1, *window)
+    kernel = (
+        ((filters or (1,)) + (INFERRED if reduction_rank else ()) + window)
+        if filters or reduction_rank
+        else (1, *window)
+    )
     W = parameter(kernel, init, "W", filter_rank=rank, output_rank=-1)
     b = parameter((filters or (1,)) + (1,) * rank, init_bias, "b") if bias else None
 
@@ -291,9 +295,7 @@ def AveragePooling(
 def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str, name: str) -> Function:
     window = dims(filter_shape)
     steps, padded = _each(strides, len(window)), _each(pad, len(window))
-    return layer(
-        lambda x: ops.pooling(x, kind, window, strides=steps, auto_padding=padded), op_name, name
-    )
+    return layer(lambda x: ops.pooling(x, kind, window, strides=steps, auto_padding=padded), op_name, name)
 
 
 def GlobalMaxPooling(name: str = "") -> Function:

@@ -8,11 +8,12 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import node_of
+from feedline.cntk._tracing import block_of
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.cntk.layers._making import layer
 from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
-from feedline.cntk.ops.functions import Function, block_of
+from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant, placeholder
 from feedline.graph import apply
 from feedline.graph.traverse import close
@@ -26,7 +27,9 @@ def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "
     return layer(lambda x: sequence.delay(x, initial, T), "Delay", name)
 
 
-def PastValueWindow(window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = "") -> Function:
+def PastValueWindow(
+    window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = ""
+) -> Function:
     """The last samples of each sequence, spliced along an axis, and 1 for each that there is: two outputs."""
     backwards = get_default_override(PastValueWindow, go_backwards=go_backwards)
     end, sign = (sequence.first, -1) if backwards else (sequence.last, 1)
@@ -148,15 +151,6 @@ def _looped(step: Function, initial: list[Any], x: Any, backwards: bool) -> list
     after = step(*before, x)
     ends = [v.node for v in after.outputs]
     return close(ends, {s.node: end for s, end in zip(states, ends, strict=True)})[: len(ends)]
-
-
-def UnfoldFrom(*args: Any, **kwargs: Any) -> Any:
-    """Not there: see the error."""
-    from feedline.errors import CompatError
-
-    raise CompatError(
-        "cntk.layers.UnfoldFrom is not there: lengths that depend on results need a loop in Python; write it in torch"
-    )
 
 
 def __getattr__(name: str) -> Any:

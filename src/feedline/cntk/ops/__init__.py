@@ -12,15 +12,14 @@ import numpy as np
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import axis_names, constant_node, dims, dtype_name, node_of, nodes_of
+from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops.functions import (
     BlockFunction,
     CloneMethod,
     Function,
     UserFunction,
-    block_of,
     load_model,
-    register_native_user_function,
 )
 from feedline.cntk.variables import Constant, Parameter, Variable, placeholder, variable_of
 from feedline.errors import CompatError
@@ -29,15 +28,15 @@ from feedline.graph.node import input_node
 
 __all__ = [
     "AVG_POOLING",
-    "BlockFunction",
     "CONSTANT_PAD",
-    "CloneMethod",
-    "Function",
     "MAX_POOLING",
-    "PoolingType_Average",
-    "PoolingType_Max",
     "REFLECT_PAD",
     "SYMMETRIC_PAD",
+    "BlockFunction",
+    "CloneMethod",
+    "Function",
+    "PoolingType_Average",
+    "PoolingType_Max",
     "UserFunction",
     "abs",
     "acos",
@@ -48,7 +47,6 @@ __all__ = [
     "as_composite",
     "asin",
     "asinh",
-    "assign",
     "atan",
     "atanh",
     "batch_normalization",
@@ -122,7 +120,6 @@ __all__ = [
     "reduce_prod",
     "reduce_sum",
     "reduce_sum_square",
-    "register_native_user_function",
     "relu",
     "reshape",
     "round",
@@ -145,7 +142,6 @@ __all__ = [
     "tanh",
     "times",
     "times_transpose",
-    "to_sequence",
     "transpose",
     "user_function",
     "weighted_binary_cross_entropy",
@@ -175,11 +171,11 @@ def input_variable(
     return variable_of(input_node(dims(shape), named, name, is_sparse, dtype_name(dtype)), needs_gradient)
 
 
-def output_variable(
-    shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = ""
-) -> Variable:
+def output_variable(shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = "") -> Variable:
     """What a `UserFunction` gives, for its ``infer_outputs``."""
-    return variable_of(input_node(dims(shape), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient)
+    return variable_of(
+        input_node(dims(shape), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient
+    )
 
 
 def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
@@ -287,7 +283,12 @@ def elu(x: Any, alpha: float = 1.0, name: str = "") -> Function:
     return _made("elu", [x], {"alpha": float(alpha)}, name)
 
 
-def selu(x: Any, scale: float = 1.0507009873554804934193349852946, alpha: float = 1.6732632423543772848170429916717, name: str = "") -> Function:
+def selu(
+    x: Any,
+    scale: float = 1.0507009873554804934193349852946,
+    alpha: float = 1.6732632423543772848170429916717,
+    name: str = "",
+) -> Function:
     """``scale`` times `elu`."""
     return _made("element_times", [constant_node(scale, _kind(x)), elu(x, alpha)], None, name)
 
@@ -369,7 +370,11 @@ def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, na
 def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
     """Without axes of width 1: all of them, or the given ones."""
     shape = node_of(x).shape
-    gone = {a % len(shape) for a in _axis_numbers(axes)} if axes is not None else {i for i, n in enumerate(shape) if n == 1}
+    gone = (
+        {a % len(shape) for a in _axis_numbers(axes)}
+        if axes is not None
+        else {i for i, n in enumerate(shape) if n == 1}
+    )
     if any(shape[i] != 1 for i in gone):
         raise ValueError(f"expected axes of width 1, got {sorted(gone)} of the shape {shape}")
     return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
@@ -421,7 +426,9 @@ def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
     operands = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else list(inputs)
     if len(operands) == 1:
         return alias(operands[0], name)
-    return _made("splice", operands, {"axis": -len(_known_rank(operands)) - 1 if _leading(axis) else _axis_number(axis)}, name)
+    return _made(
+        "splice", operands, {"axis": -len(_known_rank(operands)) - 1 if _leading(axis) else _axis_number(axis)}, name
+    )
 
 
 def one_hot(x: Any, num_classes: int, sparse_output: bool = False, axis: Any = -1, name: str = "") -> Function:
@@ -504,7 +511,9 @@ def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any
     return _made("cross_entropy_with_softmax", [output_vector, target_vector], {"axis": _one_axis(axis)}, name)
 
 
-def classification_error(output_vector: Any, target_vector: Any, axis: Any = -1, topN: int = 1, name: str = "") -> Function:
+def classification_error(
+    output_vector: Any, target_vector: Any, axis: Any = -1, topN: int = 1, name: str = ""
+) -> Function:
     """1 where the largest target is not among the ``topN`` largest outputs, else 0."""
     return _made("classification_error", [output_vector, target_vector], {"axis": _one_axis(axis), "top": topN}, name)
 
@@ -689,7 +698,7 @@ def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "")
 def combine(*operands: Any, name: str = "") -> Function:
     """One function with the outputs of all."""
     items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
-    roots = [root for item in items for root in (item._roots if isinstance(item, Function) else [node_of(item)])]
+    roots = [root for item in items for root in roots_of(item)]
     if name and len(roots) == 1:
         return alias(variable_of(roots[0]), name)
     return Function.of(roots)
@@ -708,7 +717,11 @@ def as_block(
 ) -> Function:
     """A function as one block, its placeholders replaced."""
     changes = {node_of(a): node_of(b) for a, b in block_arguments_map}
-    inside = Function.of(composite._roots)({variable_of(a): variable_of(b) for a, b in changes.items()}) if changes else composite
+    inside = (
+        Function.of(composite._roots)({variable_of(a): variable_of(b) for a, b in changes.items()})
+        if changes
+        else composite
+    )
     return Function.of(block_of(inside._roots, list(changes.values()), block_op_name, block_instance_name))
 
 
@@ -720,11 +733,6 @@ def as_composite(root_function: Function, name: str = "") -> Function:
 def user_function(user_func: UserFunction) -> Function:
     """A function that calls a `UserFunction`."""
     return Function.of(user_func._roots, members=user_func._members)
-
-
-def assign(ref: Any, input: Any, name: str = "") -> Function:
-    """Not there: see the error."""
-    raise CompatError("cntk.assign is not there: set `parameter.value`, or write an update rule as a UserLearner")
 
 
 def reconcile_dynamic_axes(x: Any, dynamic_axes_as: Any, name: str = "") -> Function:
@@ -741,11 +749,6 @@ def image_scaler(x: Any, scalar: float, biases: Any, name: str = "") -> Function
     """``x * scalar + bias``, one bias a channel."""
     shift = np.asarray(biases, np.float32).reshape(-1, 1, 1)
     return plus(element_times(x, scalar), Constant(shift), name=name)
-
-
-def to_sequence(x: Any, sequence_lengths: Any = None, sequence_axis_name_prefix: str = "toSequence_", name: str = "") -> Function:
-    """Not there: see the error."""
-    raise CompatError("cntk.to_sequence is not there: declare the input by sequence.input_variable and feed sequences")
 
 
 def eye_like(x: Any, sparse_output: bool = True, name: str = "") -> Function:

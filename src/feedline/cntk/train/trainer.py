@@ -18,8 +18,7 @@ from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError, StateError
 from feedline.train.checkpoint import load_state, load_tensors, replace_tensors
-from feedline.train.generators import restore_torch_rng, torch_rng_state
-from feedline.train.session import rank
+from feedline.train.ranks import random_states, rank, restore_random_state
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern
 
@@ -32,10 +31,11 @@ class Trainer:
     """A model, what is asked of it, and who updates it.
 
     Args:
-        model: a function, or None; or a `torch.nn.Module`: ``model(minibatch)`` gets a mapping from the script's keys to
-            `feedline.Value`.
-        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph; or, for a module, of its output and of
-            the minibatch that return one number for each label sample, see `feedline.train.Trainer`.
+        model: a function, or None; or a `torch.nn.Module`: ``model(minibatch)`` gets a mapping from the script's keys
+            to `feedline.Value`.
+        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph; or, for a
+            module, of its output and of the minibatch, that return one number for each label sample, see
+            `feedline.train.Trainer`.
         parameter_learners: one or a list.
         progress_writers: one, a list, or None.
 
@@ -219,10 +219,11 @@ class Trainer:
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(self, filename: str, external_state: Mapping[str, Any] | None = None) -> None:
-        """Write ``<filename>``, the model, and ``<filename>.ckp``, all that restoring needs; on rank 0 only.
+        """Write ``<filename>``, the model, and ``<filename>.ckp``, all that restoring needs.
 
-        Both are safetensors files. Killed at any instant, each is the old one or the new one, whole; a new
-        ``<filename>.ckp`` stands beside its own model.
+        Both are safetensors files; rank 0 writes them, and all ranks have to call this. Killed at any instant, each is
+        the old one or the new one, whole; a new ``<filename>.ckp`` stands beside its own model. Random generators are
+        in it.
 
         Args:
             filename: see above.
@@ -234,16 +235,17 @@ class Trainer:
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
+        generators = random_states()
         if rank() != 0:
             return
-        tensors, state = self.modern.state_dict()
-        state = {"format": _FORMAT, "version": _VERSION, "trainer": state, "external": external}
+        tensors, own = self.modern.state_dict()
+        state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
         # The one that restoring reads comes last: whoever finds it finds its model, and nothing half written.
         if isinstance(self._model, Function):
             self._model.save(filename)
         else:
             replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
-        replace_tensors(Path(f"{filename}.ckp"), {**tensors, **torch_rng_state(), **parts}, state)
+        replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
         """Go on from ``<filename>.ckp``; learning rates follow the schedule that is in it.
@@ -258,9 +260,9 @@ class Trainer:
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
-            own = {name: t for name, t in tensors.items() if not name.startswith(("random/", "external/"))}
+            own = {name: t for name, t in tensors.items() if not name.startswith("external/")}
             self.modern.load_state_dict(own, state["trainer"])
-            restore_torch_rng(tensors)
+            restore_random_state(state["random"])
         self._last = NOTHING
         external: dict[str, Any] = _unflat(state["external"], tensors)
         return external

@@ -70,7 +70,10 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
 
         def run(batch: Batch, *tensors: Any) -> Any:
             return function(
-                *(dense(x, node) if a is None else a(batch, dense(x, node)) for a, x in zip(adapt, tensors, strict=True))
+                *(
+                    dense(x, node) if a is None else a(batch, dense(x, node))
+                    for a, x in zip(adapt, tensors, strict=True)
+                )
             )
 
         return run

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from feedline.graph.node import UNKNOWN, Node
 from feedline.graph.ops.align import dense
@@ -15,13 +15,15 @@ from feedline.graph.registry import Shape, Site, declare
 
 Pads = list[tuple[int, int]]
 
-_CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_MAXIMUM = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+_AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-def window(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pad: Sequence[bool], reach: Sequence[int]) -> tuple[Shape, Pads]:
+def window(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pad: Sequence[bool], reach: Sequence[int]
+) -> tuple[Shape, Pads]:
     """Sizes after a window went over them, and what is padded before and after.
 
     Padded axes get ``ceil(size / stride)`` windows, centred: an odd cell is left over at the end. ``reach`` is the
@@ -84,7 +86,7 @@ def _convolution(node: Node) -> Run:
         x = dense(x, node)
         rows = x if node.axes else x[None]
         if not symmetric:
-            rows = F.pad(rows, _flat(pads))
+            rows = functional.pad(rows, _flat(pads))
         y = function(rows, w, None, strides, padding, dilation, get["groups"])
         return y if node.axes else y[0]
 
@@ -107,7 +109,10 @@ def _transposed_shape(site: Site) -> Shape:
     # What a convolution of the same settings would have made this input of, at least.
     return (
         kernel[1],
-        *(n * s if p else (n - 1) * s + k for n, k, s, p in zip(x[1:], kernel[2:], get["strides"], get["pad"], strict=True)),
+        *(
+            n * s if p else (n - 1) * s + k
+            for n, k, s, p in zip(x[1:], kernel[2:], get["strides"], get["pad"], strict=True)
+        ),
     )
 
 
@@ -122,7 +127,7 @@ def _convolution_transpose(node: Node) -> Run:
         # The padding of the forward convolution is cut off; what it left over at the end is 0.
         sizes = y.shape[2:]
         cut = [(-a, n + a - have) for (a, _), n, have in zip(pads, node.shape[1:], sizes, strict=True)]
-        y = F.pad(y, _flat(cut))
+        y = functional.pad(y, _flat(cut))
         return y if node.axes else y[0]
 
     return run
@@ -166,7 +171,7 @@ def _maximum(rank: int, size: list[int], strides: list[int], pads: list[int], pa
     function = _MAXIMUM[rank]
     if not padded:
         return lambda x: function(x, size, strides)
-    return lambda x: function(F.pad(x, pads, value=-torch.inf), size, strides)
+    return lambda x: function(functional.pad(x, pads, value=-torch.inf), size, strides)
 
 
 def _average(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
@@ -176,8 +181,8 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
 
     def pool(x: Any) -> Any:
         # The average is over cells of the input; padding is none.
-        cells = function(F.pad(torch.ones_like(x[:1]), pads), size, strides)
-        return function(F.pad(x, pads), size, strides) / cells
+        cells = function(functional.pad(torch.ones_like(x[:1]), pads), size, strides)
+        return function(functional.pad(x, pads), size, strides) / cells
 
     return pool
 

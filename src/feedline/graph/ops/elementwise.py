@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
+from collections.abc import Callable
+from typing import Any
 
+import torch
+from torch.nn import functional
+
+from feedline.graph.node import Node
 from feedline.graph.ops.align import broadcasting, rowwise
+from feedline.graph.packed import Run
 from feedline.graph.registry import declare
 from feedline.graph.shapes import broadcast, from_end, same
 
@@ -13,7 +18,7 @@ from feedline.graph.shapes import broadcast, from_end, same
 SMALLEST_IN_LOG = 1e-37
 
 
-def _truth(function):  # type: ignore[no-untyped-def]
+def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
     """A comparison whose result is 1 or 0 of the operands' type."""
     return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
 
@@ -79,8 +84,8 @@ UNARY = {
     "asinh": torch.asinh,
     "atanh": torch.atanh,
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-    "softsign": F.softsign,
-    "selu": F.selu,
+    "softsign": functional.softsign,
+    "selu": functional.selu,
     "element_not": lambda x: torch.logical_not(x).to(x.dtype),
     "stop_gradient": torch.detach,
 }
@@ -90,8 +95,10 @@ for _name, _function in BROADCASTING.items():
 for _name, _function in UNARY.items():
     declare(_name, same, broadcasting(_function))
 
-declare("elu", same, rowwise(lambda node: lambda x: F.elu(x, node.attributes.get("alpha", 1.0))))
-declare("leaky_relu", same, rowwise(lambda node: lambda x: F.leaky_relu(x, node.attributes.get("alpha", 0.01))))
+declare("elu", same, rowwise(lambda node: lambda x: functional.elu(x, node.attributes.get("alpha", 1.0))))
+declare(
+    "leaky_relu", same, rowwise(lambda node: lambda x: functional.leaky_relu(x, node.attributes.get("alpha", 0.01)))
+)
 declare(
     "hard_sigmoid",
     same,
@@ -101,8 +108,8 @@ declare(
 declare("alias", same, lambda node: lambda batch, x, *others: x, axes=lambda site: site.types[0].axes)
 
 
-def _along(function):  # type: ignore[no-untyped-def]
-    def make(node):  # type: ignore[no-untyped-def]
+def _along(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
         axis = node.attributes.get("axis", -1)
         if axis is None:
             # Over all axes of a sample together.

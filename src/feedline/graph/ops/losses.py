@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from feedline.graph.node import Node
 from feedline.graph.ops.align import adapter, broadcasting, dense
@@ -44,10 +44,9 @@ def _cross_entropy(node: Node) -> Run:
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         if isinstance(target, SparseRows):
             if target.one_hot:
-                return F.cross_entropy(scores, target.indices, reduction="none")
+                return functional.cross_entropy(scores, target.indices, reduction="none")
             return -target.weighted(torch.log_softmax(scores, 1))
-        loss = -(target * torch.log_softmax(scores, dim)).sum(dim, keepdim=not single)
-        return loss
+        return -(target * torch.log_softmax(scores, dim)).sum(dim, keepdim=not single)
 
     return _pair(node, run)
 
@@ -93,7 +92,8 @@ def _checked(site: Site) -> Shape:
 
 
 def _binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return F.binary_cross_entropy(*torch.broadcast_tensors(output, target), reduction="none")
+    output, target = torch.broadcast_tensors(output, target)
+    return functional.binary_cross_entropy(output, target, reduction="none")
 
 
 def _weighted_binary(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

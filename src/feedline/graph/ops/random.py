@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from feedline.graph.node import Node
 from feedline.graph.ops.align import dense
@@ -17,7 +17,7 @@ from feedline.graph.shapes import same
 
 def _dropout(node: Node) -> Run:
     rate = node.attributes["rate"]
-    return lambda batch, x: F.dropout(dense(x, node), rate, batch.training)
+    return lambda batch, x: functional.dropout(dense(x, node), rate, batch.training)
 
 
 declare("dropout", same, _dropout)
@@ -74,7 +74,7 @@ def _random_sample(node: Node) -> Run:
     def run(batch: Batch, weights: Any) -> Any:
         weights = dense(weights, node)
         found = torch.multinomial(weights, many, again)
-        return F.one_hot(found, weights.shape[-1]).to(weights.dtype)
+        return functional.one_hot(found, weights.shape[-1]).to(weights.dtype)
 
     return run
 

@@ -104,9 +104,7 @@ def _rnn(node: Node) -> Run:
         data, into = _project(x, w, node)
         steps, where = _padded(data, sequences, backwards)
         weights = [into.contiguous(), h.t().contiguous(), b, torch.zeros_like(b)]
-        y, _ = kernel(
-            steps, _initial(h0, node, batch).to(h.dtype), weights, True, 1, 0.0, batch.training, False, False
-        )
+        y, _ = kernel(steps, _initial(h0, node, batch).to(h.dtype), weights, True, 1, 0.0, batch.training, False, False)
         return y.reshape(-1, cells).index_select(0, where)
 
     return run
@@ -124,14 +122,19 @@ def _no_axes(site: Site) -> tuple[str, ...]:
     return ()
 
 
+def _chosen(site: Site) -> Node:
+    found: Node = site.inputs[0].inputs[site.attributes["index"]]
+    return found
+
+
 def _picked(site: Site) -> Shape:
-    shape = site.inputs[0].inputs[site.attributes["index"]].type.shape
+    shape = _chosen(site).type.shape
     assert shape is not None
     return shape
 
 
 def _picked_axes(site: Site) -> tuple[str, ...] | None:
-    return site.inputs[0].inputs[site.attributes["index"]].type.axes
+    return _chosen(site).type.axes
 
 
 def _pick(node: Node) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from feedline.graph.node import Node
 from feedline.graph.ops.align import adapter, dense, rowwise
@@ -77,7 +77,7 @@ def _one_hot(node: Node) -> Run:
         index = x.to(torch.int64)
         if sparse and rank == 1 and x.ndim == 1:
             return SparseRows(torch.arange(len(x) + 1, device=x.device), index, None, classes, True)
-        return F.one_hot(index, classes).to(x.dtype).movedim(-1, axis)
+        return functional.one_hot(index, classes).to(x.dtype).movedim(-1, axis)
 
     return run
 
@@ -129,9 +129,9 @@ def _pad(node: Node) -> Any:
     mode, value = node.attributes["mode"], node.attributes.get("value", 0.0)
     # torch pads by reflection only behind two leading axes.
     if mode == "constant":
-        return lambda x: F.pad(x, flat, "constant", value)
+        return lambda x: functional.pad(x, flat, "constant", value)
     lead = len(node.shape)
-    return lambda x: F.pad(x.reshape(1, -1, *x.shape[x.ndim - lead :]), flat, "reflect").reshape(
+    return lambda x: functional.pad(x.reshape(1, -1, *x.shape[x.ndim - lead :]), flat, "reflect").reshape(
         *x.shape[: x.ndim - lead], *node.shape
     )
 

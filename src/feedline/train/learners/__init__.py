@@ -4,6 +4,7 @@ from feedline.train.learners.adadelta import AdaDelta
 from feedline.train.learners.adagrad import AdaGrad
 from feedline.train.learners.adam import Adam
 from feedline.train.learners.base import Learner, Step
+from feedline.train.learners.data_parallel import data_parallel
 from feedline.train.learners.fsadagrad import FSAdaGrad
 from feedline.train.learners.momentum_sgd import MomentumSGD
 from feedline.train.learners.nesterov import Nesterov
@@ -25,4 +26,5 @@ __all__ = [
     "Step",
     "TorchLearner",
     "Universal",
+    "data_parallel",
 ]

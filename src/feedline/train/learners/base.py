@@ -27,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from feedline.data import Position
 from feedline.errors import StateError
@@ -81,6 +81,13 @@ class Batch:
     dtype: torch.dtype
 
 
+class Workers(Protocol):
+    """How the ranks of a job learn together; see `data_parallel`."""
+
+    def sum(self, parameters: Sequence[torch.Tensor], counts: Sequence[torch.Tensor | float]) -> list[float]:
+        """Sum the parameters' ``.grad`` over all ranks, in place, and ``counts``, which are returned."""
+
+
 class Learner(ABC):
     """Updates parameters from gradients, by one rule, at a rate that a schedule says.
 
@@ -108,6 +115,7 @@ class Learner(ABC):
         samples: counted so far.
         minibatches: updates so far.
         sweeps: sweeps so far whose end it was told of.
+        workers: who else learns from the same minibatch; None: nobody. Set by `data_parallel`.
 
     Raises:
         TypeError: a parameter that is no floating-point tensor.
@@ -155,6 +163,7 @@ class Learner(ABC):
         self._noise_key = f"{int(seed)}\n" + "\n".join(self._parameters)
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
         self.scale = 1.0
+        self.workers: Workers | None = None
         self._lr_start = (0, 0)  # samples and sweeps at which the schedule was set
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from feedline.train.ranks import rank
 from feedline.train.report.base import Silent
 from feedline.train.session import Evaluated, Progress, TrainingSession
 from feedline.train.trainer import Summary
@@ -75,8 +76,6 @@ class Console(Silent):
             self._say(f"interrupted after {run.samples:,} label samples")
 
     def _mine(self) -> bool:
-        from feedline.train.session import rank
-
         return self._rank is None or rank() == self._rank
 
     def _say(self, text: str) -> None:

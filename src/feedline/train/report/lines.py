@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from feedline.train.ranks import rank
 from feedline.train.report.base import Silent
 from feedline.train.session import Evaluated, Progress, TrainingSession
 from feedline.train.trainer import Summary
@@ -31,8 +32,6 @@ class JsonLines(Silent):
 
     def on_start(self, run: TrainingSession) -> None:
         """Opens the file."""
-        from feedline.train.session import rank
-
         if self._rank is not None and rank() != self._rank:
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")

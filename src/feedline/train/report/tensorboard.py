@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from feedline.train.ranks import rank
 from feedline.train.report.base import Silent
 from feedline.train.session import Evaluated, Progress, TrainingSession
 from feedline.train.trainer import Summary
@@ -29,8 +30,6 @@ class TensorBoard(Silent):
 
     def on_start(self, run: TrainingSession) -> None:
         """Opens the event file; of a restored run, points after its place are dropped."""
-        from feedline.train.session import rank
-
         if rank() == self._rank:
             self._writer = event_writer(self._folder, purge_step=run.samples or None)
 

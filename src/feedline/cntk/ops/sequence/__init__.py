@@ -32,7 +32,6 @@ __all__ = [
     "scatter",
     "slice",
     "softmax",
-    "unpack",
     "where",
 ]
 
@@ -152,14 +151,6 @@ def scatter(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, na
 def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Function:
     """Steps of each sequence, counted from its end if negative; an ``end_index`` of 0 is the end."""
     return _made("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
-
-
-def unpack(seq: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
-    """Not there: see the error."""
-    raise CompatError(
-        "cntk.sequence.unpack is not there: nodes have no axis of unknown size; sequence.softmax and "
-        "sequence.reduce_sum attend over sequences without it, or use torch on `value.packed.torch()`"
-    )
 
 
 def _positive(steps: int) -> int:
