@@ -10,7 +10,6 @@ from feedline.cntk._network_names import NETWORKS
 from feedline.cntk._table import Names
 from feedline.errors import CompatError
 
-_NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
 _DISTRIBUTED = "not there yet: use `feedline.train.data_parallel` with feedline's own trainer, or one worker"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
@@ -38,13 +37,14 @@ _OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
 
 NAMES: dict[str, Names] = {
     "cntk": Names(
-        provided="Axis CheckpointConfig DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView Trainer "
-        "TrainingSession UnitType Value adadelta adagrad adam all_devices asarray asvalue axis cntk_py core cpu "
-        "default_unit_gain_value device fsadagrad get_gpu_properties gpu io learners learning_parameter_schedule "
-        "learning_parameter_schedule_per_sample learning_rate_schedule logging minibatch_size_schedule "
-        "momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov rmsprop set_default_device "
-        "set_excluded_devices sgd train training_parameter_schedule training_session try_set_default_device "
-        "use_default_device variables",
+        provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView "
+        "Parameter Trainer TrainingSession UnitType Value Variable adadelta adagrad adam all_devices asarray "
+        "asvalue axis cntk_py core cpu default_options default_unit_gain_value device eval fsadagrad "
+        "get_gpu_properties gpu initializer io layers learners learning_parameter_schedule "
+        "learning_parameter_schedule_per_sample learning_rate_schedule logging losses metrics "
+        "minibatch_size_schedule momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov ops "
+        "random rmsprop sequence set_default_device set_excluded_devices sgd train "
+        "training_parameter_schedule training_session try_set_default_device use_default_device variables",
         approximated={
             "CrossValidationConfig": _OWN_CRITERION,
             "TestConfig": _OWN_CRITERION,
@@ -54,14 +54,10 @@ NAMES: dict[str, Names] = {
             "universal": _UNIVERSAL,
         },
         absent={
-            **_all(
-                "Constant Evaluator Function Parameter Variable combine default_options default_override_options eval "
-                "initializer input_variable layers load_model losses metrics misc ops placeholder random sequence",
-                _NETWORKS,
-            ),
+            "Evaluator": "use a Trainer without learners' updates: `trainer.test_minibatch`",
+            "misc": "use torch's tools on `function.network()`",
             "distributed": _DISTRIBUTED,
             "debugging": "use torch's profiler, and `source.stats()` for the feed",
-            "user_function": _NETWORKS,
         },
         added={"install": "make `import cntk` mean this façade in this process"},
     ),
@@ -118,7 +114,7 @@ NAMES: dict[str, Names] = {
             "Value.device": "where data is wanted; it stays in host memory until a model takes it",
             "Value.one_hot": "`num_classes` is a number or a shape of one axis",
         },
-        absent={"user_function": _NETWORKS},
+        absent={"user_function": "it is `cntk.user_function`"},
         added={
             "Value.lanes": "which lane delivers each piece, under truncation",
             "Value.of": "over a `feedline.Value`",
@@ -286,11 +282,23 @@ NAMES: dict[str, Names] = {
         },
         approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
     ),
-    "cntk.variables": Names(
-        provided="Record Record.updated_with",
-        absent=_all("Constant Parameter Variable", _NETWORKS),
-    ),
 }
 
-# Modules of networks stand in a file of their own.
+
+def _with_repeated(own: Names, *repeated: Names) -> Names:
+    """The package's own names, and those that it repeats of its modules."""
+    tops = [names.tops() for names in repeated]
+    return Names(
+        provided=" ".join(sorted({*own.provided.split(), *(name for top in tops for name in top.provided.split())})),
+        mended=own.mended,
+        approximated=own.approximated | {k: v for top in tops for k, v in top.approximated.items()},
+        absent=own.absent | {k: v for top in tops for k, v in top.absent.items()},
+        added=own.added | {k: v for top in tops for k, v in top.added.items()},
+    )
+
+
+# Modules of networks stand in a file of their own; the package repeats most of their names.
 NAMES |= NETWORKS
+NAMES["cntk"] = _with_repeated(
+    NAMES["cntk"], *(NETWORKS[f"cntk.{name}"] for name in ("default_options", "initializer", "ops"))
+)

@@ -22,3 +22,9 @@ class Names:
     approximated: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
+
+    def tops(self) -> Names:
+        """Without members of classes."""
+        plain = " ".join(name for name in self.provided.split() if "." not in name)
+        fields = (self.mended, self.approximated, self.absent, self.added)
+        return Names(plain, *({k: v for k, v in f.items() if "." not in k} for f in fields))

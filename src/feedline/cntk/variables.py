@@ -248,6 +248,7 @@ class Variable(Operand):
         return Record(shape=self.shape, dtype=self.dtype, is_sparse=self.is_sparse, dynamic_axes=axes)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that gives it."""
         return self.owner(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
