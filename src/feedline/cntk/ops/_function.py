@@ -278,7 +278,7 @@ class Function(Runs):
             **kwargs: by name of an argument.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
-            given = {node_of(key): value for key, value in args[0].items()}
+            given = {self._named(key): value for key, value in args[0].items()}
         else:
             given = self._bound(args, kwargs)
         if given and not any(isinstance(v, Operand) for v in given.values()):
@@ -300,11 +300,20 @@ class Function(Runs):
             raise TypeError(f"expected at most {len(arguments)} arguments, got {len(args)}")
         given = {v.node: value for v, value in zip(arguments, args, strict=False)}
         for name, value in kwargs.items():
-            named = [v.node for v in arguments if v.name == name]
-            if len(named) != 1 or named[0] in given:
-                raise TypeError(f"expected arguments {', '.join(v.name or v.uid for v in arguments)}, got {name!r}")
-            given[named[0]] = value
+            node = self._named(name)
+            if node in given:
+                raise TypeError(f"expected one value for {name!r}, got two")
+            given[node] = value
         return given
+
+    def _named(self, key: Any) -> Node:
+        """The argument that a key means, a variable or a name."""
+        if not isinstance(key, str):
+            return node_of(key)
+        named = [v.node for v in self.arguments if v.name == key]
+        if len(named) != 1:
+            raise TypeError(f"expected arguments {', '.join(v.name or v.uid for v in self.arguments)}, got {key!r}")
+        return named[0]
 
     def __rshift__(self, other: Any) -> Any:
         from feedline.cntk.layers import Sequential
