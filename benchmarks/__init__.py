@@ -19,4 +19,5 @@ QUESTIONS = (
     "learners",
     "training_session",
     "checkpoint",
+    "networks",
 )

@@ -228,3 +228,7 @@ def test_networks_of_one_graph_share_parameters_and_free_what_is_used_up():
     assert next(iter(first.parameters())) is next(iter(second.parameters()))
     assert [name for name, _ in first.named_parameters()] == ["w"]
     assert set(first.state_dict()) == {"w"}
+    data = torch.ones(4, 2, dtype=torch.float64)
+    below, above = Network([root.inputs[0], root])({x: packed(data, "b")})
+    torch.testing.assert_close(below.data.tanh(), above.data)
+    torch.testing.assert_close(below.data.detach(), data)

@@ -202,7 +202,7 @@ NETWORKS: dict[str, Names] = {
         },
         absent={
             "reduce_concat": _TORCH,
-            "unpack": "sequence.softmax and sequence.reduce_sum attend without it, or use torch on `value.packed.torch()`",
+            "unpack": "sequence.softmax and sequence.reduce_sum attend without it, or use torch",
             "window": "use layers.PastValueWindow",
         },
     ),
