@@ -28,7 +28,7 @@ def run(stage: Stage) -> list[Answer]:
     answers = []
     for name, make in (("tagger: 943 words, embedding 150, LSTM 300", _tagger), ("classifier: LSTM 20", _classifier)):
         ours, theirs = make(stage)
-        ran = race({"ours": ours, "theirs": theirs}, stage.rounds(15), clock="process", warm_up=2)
+        ran = race({"ours": ours, "theirs": theirs}, stage.rounds(9), clock="process", warm_up=2)
         question = f"training through CNTK's names, {name}"
         answers.append(compare(ran, "ours", "theirs", question, "samples/s", at_least=0.95))
     return [*answers, _compiling(stage)]
@@ -38,7 +38,7 @@ def _minibatches(stage: Stage, words: int, tags: int, longest: int, size: int, w
     """Sequences of 5 to ``longest`` words, and a tag a word, or a sequence if ``whole``."""
     rng = np.random.default_rng(0)
     made: Minibatches = []
-    for _ in range(stage.size(8, 2)):
+    for _ in range(stage.size(4, 2)):
         lengths = rng.integers(longest // 4 + 1, longest + 1, size)
         made.append(
             (
