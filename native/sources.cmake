@@ -6,6 +6,8 @@ set(FEEDLINE_CORE_SOURCES
   native/src/order_cntk.cpp
   native/src/gather.cpp
   native/src/crc32c.cpp
+  native/src/merge.cpp
+  native/src/quantize.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -19,8 +21,11 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/order.cpp
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
+  native/bindings/merge.cpp
+  native/bindings/quantize.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
-  native/tests/test_kernels.cpp)
+  native/tests/test_kernels.cpp
+  native/tests/test_store.cpp)

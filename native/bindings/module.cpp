@@ -8,6 +8,8 @@ void bind_order(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_crc32c(nb::module_& m);
 void bind_ctf(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_quantize(nb::module_& m);
 
 NB_MODULE(_native, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
@@ -17,4 +19,6 @@ NB_MODULE(_native, m) {
     bind_gather(m);
     bind_crc32c(m);
     bind_ctf(m);
+    bind_merge(m);
+    bind_quantize(m);
 }

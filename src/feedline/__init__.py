@@ -3,6 +3,10 @@
 The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from feedline.data import (
     Chunk,
     Minibatch,
@@ -41,13 +45,36 @@ from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
 from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
 
+if _TYPE_CHECKING:
+    from feedline.feed.loader import DataLoader, sample_rng
+
 __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
 
+# What takes long to import, or needs torch, comes when somebody asks for it.
+_NAMES = {"DataLoader": "feedline.feed.loader", "sample_rng": "feedline.feed.loader"}
+_ROOMS = ("kvstore", "train")
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _ROOMS:
+        return _importlib.import_module(f"feedline.{name}")
+    if name not in _NAMES:
+        raise AttributeError(f"module 'feedline' has no attribute {name!r}")
+    found = globals()[name] = getattr(_importlib.import_module(_NAMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES, *_ROOMS})
+
+
 __all__ = [  # noqa: RUF022  # README order
     "MinibatchSource",
+    "DataLoader",
+    "sample_rng",
     "Window",
     "PlannedMinibatch",
     "Map",

@@ -107,8 +107,18 @@ def _rebuild_state_error(
     return StateError(what, saved=saved, current=current, hint=hint)
 
 
-class WorkerError(FeedlineError):
-    """A worker died or its code raised; the original exception is the ``__cause__`` where there is one."""
+class WorkerError(FeedlineError, RuntimeError):
+    """A worker died; a ``RuntimeError`` too, as PyTorch's loader raises one.
+
+    Attributes:
+        unit: what it was running, or None.
+        exitcode: of the process; minus the signal that killed it.
+        stderr: the last lines that it wrote there.
+    """
+
+    unit: Any = None
+    exitcode: int | None = None
+    stderr: str = ""
 
 
 class StoreError(FeedlineError):

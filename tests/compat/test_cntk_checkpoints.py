@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
 from feedline.cntk import DataUnit  # noqa: E402
-from feedline.train.checkpoint import load_state, load_tensors, replace_tensors, save_tensors  # noqa: E402
+from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors, save_tensors  # noqa: E402
 from tests.compat.logistic import Logistic, error, loss, open_source, streams_of  # noqa: E402
 from tests.docs.pages import IMPORTED_FROM, ROOT  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 EXAMPLES = ROOT / "examples"
 ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
-TESTED = {"tagging", "sequence_classifier", "digits", "user_source", "killed_and_resumed"}
+TESTED = {"tagging", "sequence_classifier", "digits", "user_source", "killed_and_resumed", "parallel_data"}
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
 
@@ -77,15 +78,28 @@ def test_user_source(main):
     assert main([]) < 0.01
 
 
-@pytest.mark.slow
-def test_killed_and_resumed():
+def run(name):
+    """What a whole program prints; those with workers must be one, since workers import it."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "killed_and_resumed.py")],
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": IMPORTED_FROM},
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed 2 times" in done.stdout
-    assert done.stdout.endswith("the same parameters, bit for bit\n")
+    return done.stdout
+
+
+def test_parallel_data():
+    printed = run("parallel_data")
+    assert printed.endswith("gone on with 1 worker instead of 2: the same model\n")
+    wrong = re.search(r"epoch 5: ([\d.]+)% of 128 pictures wrong", printed)
+    assert float(wrong[1]) < 10
+
+
+@pytest.mark.slow
+def test_killed_and_resumed():
+    printed = run("killed_and_resumed")
+    assert "killed 2 times" in printed
+    assert printed.endswith("the same parameters, bit for bit\n")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import feedline as fl
-from feedline.train import Evaluation, MomentumSGD, Saving, Schedule, Trainer, TrainingSession, data_parallel
+from feedline.train import Evaluation, KeepBest, MomentumSGD, Saving, Schedule, Trainer, TrainingSession, data_parallel
 
 
 class Model(torch.nn.Module):
@@ -102,12 +102,15 @@ def main(job):
         reporters=[watch] + ([Interrupts(job["interrupt"])] if job.get("interrupt") else []),
         saving=Saving(job["folder"]) if "folder" in job else None,
         validation=Evaluation(held_out, every=fl.sweeps(1), size=job["size"]),
+        epoch=fl.sweeps(1) if "best" in job else None,
+        controllers=[KeepBest(job["best"])] if "best" in job else [],
     ).run()
     result = {
         "parameters": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
         "samples": run.samples,
         "interrupted": run.interrupted,
         "seen": watch.seen,
+        "best": KeepBest(job["best"]).restore(model) if "best" in job else None,
     }
     Path(job["out"]).write_text(json.dumps(result))
     if job["world"] > 1:

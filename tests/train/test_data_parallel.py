@@ -67,6 +67,13 @@ def test_a_validation_that_every_rank_reads_whole_counts_once(tmp_path):
     assert len(found[0]) == 2
 
 
+def test_one_rank_keeps_the_best_model(tmp_path):
+    """And the others read it when it is there."""
+    ranks = job(tmp_path, "best", 2, best=str(tmp_path / "best"))
+    assert ranks[0]["best"] == ranks[1]["best"]
+    assert [path.name[:18] for path in (tmp_path / "best").iterdir()] == ["checkpoint-000002-"]
+
+
 def test_interrupted_at_one_rank_all_stop_and_resume_as_if_never_stopped(tmp_path):
     """Dropout draws from another generator on each rank: all of them are in the checkpoint."""
     whole = job(tmp_path, "whole", 2, dropout=0.3)

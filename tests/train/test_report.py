@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 
 import pytest
 
@@ -13,7 +14,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train import Console, JsonLines, ProgressPrinter, Summary, TensorBoard, plot_losses  # noqa: E402
 from feedline.train.report import read_lines  # noqa: E402
-from tests.train.test_session import session  # noqa: E402
+from feedline.train.session import Saving  # noqa: E402
+from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 
 
 def of(samples, loss, metric):
@@ -34,6 +36,20 @@ def test_lines_by_frequency(capsys):
         "Finished Epoch[1 of 3]: [Training] loss = 0.400000 * 90, metric = 25.00% * 90 0.018s (5000.0 samples/s);",
         "Finished Evaluation [1]: Minibatch[1-4]: metric = 31.00% * 50;",
     ]
+
+
+@pytest.mark.parametrize("frequency", [0, 3])
+def test_updates_wait_for_nothing(frequency, capsys):
+    """Sums stay on the device until a line is due: those of the device "meta" cannot be read at all."""
+    printer = ProgressPrinter(frequency)
+    if frequency == 0:
+        printer.update(of(10, 0.5, 0.25))
+    unread = Summary(torch.zeros((), device="meta"), torch.zeros((), device="meta"), 10, True)
+    printer.update(unread)
+    if frequency == 3:
+        printer.update(unread)
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        printer.update(unread)
 
 
 def test_geometric_table(capsys):
@@ -136,6 +152,52 @@ def test_tensorboard(tmp_path):
     assert {"summary/avg_loss", "summary/avg_metric", "minibatch/avg_loss", "learner0/rate"} <= tags
     assert {"validation/avg_loss", "feed/waiting"} <= tags
     assert events.Scalars("summary/avg_loss")[-1].step == 960
+
+
+def test_tensorboard_of_an_interrupted_run(tmp_path):
+    """Each point once: what is trained again takes the place of what was, and the place itself keeps its points."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def run(*reporters, restore=True):
+        saving = Saving(tmp_path / "run", every=fl.minibatches(5), restore=restore)
+        board = TensorBoard(tmp_path / "board")
+        # The progress at 120 samples, then the checkpoint, and a point that nobody restores.
+        session(
+            size=24,
+            progress=fl.minibatches(1),
+            saving=saving,
+            validation=None,
+            controllers=[],
+            epoch=None,
+            reporters=[board, *reporters],
+            max_samples=240,
+        ).run()
+
+    for updates in (2, 7):  # before the first checkpoint, after it
+        with pytest.raises(Stop):
+            run(StopsAfter(updates))
+    run()
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("summary/avg_loss")] == list(range(24, 241, 24))
+
+
+def test_json_of_a_run_that_diverged(tmp_path):
+    """What is not a number is null: readers of JSON know no NaN."""
+    path = tmp_path / "run.jsonl"
+    run = session(reporters=[JsonLines(path, updates=True)], max_samples=60)
+    with torch.no_grad():
+        run.trainer.model.head.bias.fill_(math.nan)
+    run.run()
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    lines = [json.loads(text, parse_constant=refuse) for text in path.read_text().splitlines()]
+    progress = next(line for line in lines if line["event"] == "progress")
+    assert progress["loss"] is None
+    assert progress["counted"] > 0
 
 
 def test_json_types_only(tmp_path):

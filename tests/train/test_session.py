@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from feedline.train import Adam, MomentumSGD, Schedule, TorchLearner  # noqa: E402
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau  # noqa: E402
 from feedline.train.session import Evaluation, Saving, TrainingSession, seconds_of  # noqa: E402
-from feedline.train.trainer import Trainer  # noqa: E402
+from feedline.train.trainer import Summary, Trainer  # noqa: E402
 
 
 class Noisy(torch.nn.Module):
@@ -443,7 +443,13 @@ def test_a_rate_of_zero_ends_the_training():
     run = session(size=30, controllers=[], epoch=None)
     run.trainer.learners[0].reset_learning_rate(Schedule([0.1, 0.0]))
     run.trainer.learners[1].reset_learning_rate(Schedule([0.1, 0.0]))
-    assert run.run().samples in (240, 270)
+    assert run.run().samples == run.trainer.samples == run.source.position.samples == 240
+    assert run.stopped
+    run = session(size=70, controllers=[], epoch=None)
+    for learner in run.trainer.learners:
+        learner.reset_learning_rate(Schedule([(2, 0.1), 0.0], epoch_size=100))
+    assert run.run().samples == run.trainer.samples == 210
+    assert run.source.position.samples == 210
 
 
 def test_wall_time_checkpoints(tmp_path):
@@ -512,6 +518,113 @@ def test_what_cannot_run_says_so():
         TrainingSession(trainer, endless, max_samples=5, validation=Evaluation(endless))
     with pytest.raises(ValueError, match="neither"):
         TrainingSession(trainer, endless, max_samples=5, test=Evaluation())
+
+
+def test_sizes_are_whole_numbers_in_any_schedule():
+    """Not cut to 0, which would end the run before it began."""
+    for bad, error in ((Schedule(0.5), TypeError), (Schedule(-5), ValueError), (Schedule([16, 24.5]), TypeError)):
+        with pytest.raises(error, match="minibatch size"):
+            session(size=bad)
+        with pytest.raises(error, match="minibatch size"):
+            session(validation=replace(session().validation, size=bad))
+    assert session(size=Schedule([(2, 16), 24], epoch_size=240)).next_size() == 16
+
+
+class Generated(fl.UserMinibatchSource):
+    """Two minibatches, and no way back."""
+
+    schema = fl.Schema({"x": fl.Stream(6), "y": fl.Stream((), "int64")})
+    left = 2
+
+    def make_minibatch(self, num_samples, number_of_workers, worker_rank, device):
+        self.left -= 1
+        return {"x": np.zeros((4, 6), "f4"), "y": np.zeros(4, "i8")} if self.left >= 0 else None
+
+
+def test_sources_without_a_way_back_are_refused_before_the_run(tmp_path):
+    """Not after a day of training, when the test is over or the checkpoint is to be loaded."""
+    run = session()
+    for bad in (
+        {"test": Evaluation(Generated())},
+        {"validation": Evaluation(Generated())},
+        {"saving": Saving(tmp_path)},
+    ):
+        with pytest.raises(ValueError, match="get_checkpoint_state"):
+            TrainingSession(run.trainer, Generated(), 4, **bad)
+    assert TrainingSession(run.trainer, Generated(), 4, saving=Saving(tmp_path, restore=False)).run().samples == 8
+
+
+def test_the_source_of_the_training_tests_nothing():
+    run = session()
+    for what in ("validation", "test"):
+        with pytest.raises(ValueError, match="of its own"):
+            TrainingSession(run.trainer, run.source, **{what: Evaluation(run.source)})
+
+
+def test_things_of_another_kind_are_refused(tmp_path):
+    """Each with what was expected."""
+    held_out = session().validation.source
+    for changes, message in (
+        ({"progress": 100}, r"fl\.samples"),
+        ({"saving": str(tmp_path)}, r"Saving\("),
+        ({"validation": held_out}, r"Evaluation\("),
+        ({"test": held_out}, r"Evaluation\("),
+        ({"reporters": StopsAfter(1)}, "list of reporters"),
+        ({"reporters": [StopsAfter]}, "reporters with"),
+        ({"controllers": GrowMinibatch()}, "list of controllers"),
+        ({"controllers": [GrowMinibatch]}, "controllers with"),
+        ({"max_samples": 1.5}, "max_samples"),
+        ({"validation": Evaluation(held_out, max_samples=1.5)}, "max_samples"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            session(**changes)
+    with pytest.raises(TypeError, match="MinibatchSource"):
+        TrainingSession(session().trainer, iter([]))
+    with pytest.raises(ValueError, match="max_samples"):
+        session(max_samples=-1)
+
+
+def test_the_best_model_does_not_eat_the_checkpoints(tmp_path):
+    """One folder for both is refused, however it is spelled."""
+    with pytest.raises(ValueError, match="folder of its own"):
+        session(tmp_path / "run", controllers=[KeepBest(tmp_path / "x" / ".." / "run")])
+
+
+def test_compiled_or_not_it_is_the_same_run(tmp_path):
+    """Begun compiled, ended plain, and the best model of either read into the other."""
+
+    def forward(model, minibatch):
+        return model(minibatch["x"].torch())
+
+    def run(compiled, sweeps):
+        made = session(tmp_path / "run", max_samples=240 * sweeps, controllers=[KeepBest(tmp_path / "best")])
+        model = torch.nn.Linear(6, 3)
+        model = torch.compile(model, backend="eager") if compiled else model
+        made.trainer = Trainer(model, losses, wrong, Adam(model.named_parameters(), 0.02), forward=forward)
+        return made.run()
+
+    assert run(True, 1).samples == 240
+    plain = run(False, 2)
+    assert plain.samples == 480
+    compiled = torch.compile(torch.nn.Linear(6, 3), backend="eager")
+    plain.controllers[0].restore(compiled)
+
+
+def test_other_controllers_are_refused(tmp_path):
+    """In kind, and in what they watch: a best loss is no best metric."""
+    session(tmp_path, controllers=[GrowMinibatch()]).run()
+    for other in (ReduceOnPlateau(), KeepBest(tmp_path / "best"), GrowMinibatch(watch="metric")):
+        with pytest.raises(fl.StateError, match=r"controllers|watch"):
+            session(tmp_path, controllers=[other]).run()
+
+
+def test_a_plateau_of_nothing_is_told(caplog):
+    """The criterion was never a number: the rate falls, and the line that says so can be read."""
+    run = session()
+    with caplog.at_level("INFO", logger="feedline"):
+        told = Summary(math.nan, None, 1)
+        ReduceOnPlateau(patience=0).on_epoch_end(run, told, None)
+    assert "has not improved on None" in caplog.text
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

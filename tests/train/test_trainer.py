@@ -160,6 +160,72 @@ def test_contradictions_are_refused():
             Trainer(model, bad, None, SGD(model.named_parameters(), 0.1), forward=forward).train_minibatch(minibatch)
 
 
+def test_metrics_are_one_number_a_label():
+    """A mean, a plain number, or numbers of padding beside losses without it: refused, not averaged wrongly."""
+    minibatch = fl.MinibatchSource(corpus([3, 2]), shuffle=False).next_minibatch(9)
+    model = tagger()
+    for bad in (
+        lambda o, m: wrong(o, m).double().mean(),
+        lambda o, m: 0.5,
+        lambda o, m: torch.zeros(2, 3),
+    ):
+        run = Trainer(model, losses, bad, SGD(model.named_parameters(), 0.1), forward=forward)
+        with pytest.raises(ValueError, match="one metric a label sample"):
+            run.train_minibatch(minibatch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_losses_of_half_precision_are_summed_in_single(dtype):
+    """1001 losses of 100 have the sum 100,100: no float16, and no bfloat16 either."""
+    model = tagger()
+
+    def flat(output, minibatch):
+        return (output.sum(1) * 0 + 100).to(dtype)
+
+    run = Trainer(model, flat, None, SGD(model.named_parameters(), 0.1), forward=forward)
+    minibatch = fl.MinibatchSource(corpus([1001]), shuffle=False).next_minibatch(2000)
+    assert run.train_minibatch(minibatch).loss == run.test_minibatch(minibatch).loss == 100
+
+
+def test_frozen_parts_stay_in_evaluation_mode():
+    """A batch norm that was set to eval() stays there through tests, and through the state of a run."""
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 4)).double()
+    run = Trainer(model, losses, wrong, SGD(model.named_parameters(), 0.1), forward=forward)
+    model[0].eval()
+    source = fl.MinibatchSource(corpus([3, 2, 4]), shuffle=False)
+    run.train_minibatch(source.next_minibatch(5))
+    run.test_minibatch(source.next_minibatch(4))
+    assert [module.training for module in model.modules()] == [True, False, True]
+    run.load_state_dict(*run.state_dict())
+    assert [module.training for module in model.modules()] == [True, False, True]
+
+
+def test_a_part_thawed_on_the_way_learns_from_each_minibatch_alone():
+    """Gradients do not pile up in a parameter that was frozen when the trainer was made."""
+    minibatch = fl.MinibatchSource(corpus([3, 2, 4]), shuffle=False).next_minibatch(9)
+    runs = []
+    for thaw in (False, True):
+        model = tagger()
+        model.weight.requires_grad_(not thaw)
+        run = Trainer(model, losses, wrong, SGD(model.named_parameters(), 0.1), forward=forward)
+        model.weight.requires_grad_(True)
+        for _ in range(3):
+            run.train_minibatch(minibatch)
+        runs.append(model.weight.detach().clone())
+    assert torch.equal(*runs)
+
+
+def test_what_is_no_learner_is_refused():
+    """With what to do about an optimizer."""
+    model = tagger()
+    with pytest.raises(TypeError, match=r"TorchLearner\(optimizer\)"):
+        Trainer(model, losses, None, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(TypeError, match="a learner"):
+        Trainer(model, losses, None, [model.parameters()])
+    with pytest.raises(ValueError, match="microbatch"):
+        Trainer(model, losses, None, SGD(model.named_parameters(), 0.1), microbatch=4.5)
+
+
 def test_state_round_trip():
     """Model and learners go on from a state; another model is refused."""
     source = fl.MinibatchSource(corpus([3, 2, 5, 4]))

@@ -1,4 +1,4 @@
-"""``feedline run --as cntk SCRIPT``: an old script, unchanged, under the façade.
+"""``feedline run --as cntk|mxnet SCRIPT``: an old script, unchanged, under the façade.
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
 and its folder first on ``sys.path``. Its exit code and tracebacks are its own.
@@ -6,7 +6,7 @@ and its folder first on ``sys.path``. Its exit code and tracebacks are its own.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import runpy
 import sys
 from pathlib import Path
@@ -24,10 +24,10 @@ _FACADES = ("cntk", "mxnet")
 
 def run(
     script: Annotated[Path, typer.Argument(help="A Python script.")],
-    facade: Annotated[str, typer.Option("--as", metavar="cntk", help="Whose names the script uses.")],
+    facade: Annotated[str, typer.Option("--as", metavar="cntk|mxnet", help="Whose names the script uses.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
 ) -> None:
-    """Run a script written for CNTK, unchanged."""
+    """Run a script written for CNTK or MXNet, unchanged."""
     try:
         install(facade)
         if not script.is_file():
@@ -45,11 +45,8 @@ def install(facade: str) -> None:
 
     Raises:
         ValueError: no such framework.
-        CompatError: its façade is not built yet.
+        CompatError: the framework itself was imported before.
     """
     if facade not in _FACADES:
         raise ValueError(f"expected --as {' or '.join(_FACADES)}, got {facade!r}")
-    name = f"feedline.{facade}"
-    if importlib.util.find_spec(name) is None:
-        raise CompatError(f"expected --as cntk, got {facade}: feedline has no façade for it yet")
-    importlib.import_module(name).install()
+    importlib.import_module(f"feedline.{facade}").install()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from feedline import _facades
 from feedline.cntk import axis, cntk_py, core, device, initializer, io, layers, logging, losses, metrics, ops, random
 from feedline.cntk import variables as variables
-from feedline.cntk._install import install
 from feedline.cntk._names import explain
 from feedline.cntk.axis import Axis
 from feedline.cntk.core import NDArrayView, Value, asarray, asvalue
@@ -156,6 +156,15 @@ __all__ = [
     *initializer.__all__,
     *ops.__all__,
 ]
+
+
+def install() -> None:
+    """Register the façade under the name ``cntk``, for this process; again is as once.
+
+    Raises:
+        CompatError: another package has been imported as ``cntk`` already.
+    """
+    _facades.install("cntk")
 
 
 def __getattr__(name: str) -> Any:

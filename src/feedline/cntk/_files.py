@@ -21,7 +21,7 @@ _FORMAT, _VERSION = "feedline.graph", 1
 def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], format: Any = None) -> None:
     """Write a graph. See `Function.save`."""
     from feedline.graph.compile import tensor_of
-    from feedline.train.checkpoint import replace_tensors
+    from feedline.interop.tensor_file import replace_tensors
 
     if format is not None:
         raise CompatError("expected no format, got one: functions are saved as safetensors with the graph as JSON")
@@ -44,7 +44,7 @@ def load(path: str | Path) -> tuple[list[Node], list[Node]]:
     Raises:
         StateError: missing, damaged, or no such file.
     """
-    from feedline.train.checkpoint import load_tensors
+    from feedline.interop.tensor_file import load_tensors
 
     tensors, state = load_tensors(Path(path))
     found = (state.get("format"), state.get("version"))

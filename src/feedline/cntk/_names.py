@@ -6,9 +6,10 @@ what it calls absent is not, and nothing public is missing from it.
 
 from __future__ import annotations
 
+from feedline import _facades
+from feedline._facades import Names
+from feedline._facades import alike as _all
 from feedline.cntk._network_names import NETWORKS
-from feedline.cntk._table import Names
-from feedline.errors import CompatError
 
 _DISTRIBUTED = "not there yet: use `feedline.train.data_parallel` with feedline's own trainer, or one worker"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
@@ -16,15 +17,8 @@ _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`
 
 
 def explain(module: str, name: str) -> Exception:
-    """The error for a name that ``module`` lacks: CompatError with what to use, or AttributeError if it is unknown."""
-    known = NAMES[module].absent
-    if name in known:
-        return CompatError(f"{module}.{name} is not there: {known[name]}")
-    return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/cntk.md lists what is there")
-
-
-def _all(names: str, sentence: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), sentence)
+    """The error for a name that ``module`` lacks."""
+    return _facades.explain(NAMES, module, name)
 
 
 _NO_GRAPH = "without the graph of `model`"
@@ -257,7 +251,7 @@ NAMES: dict[str, Names] = {
         approximated={
             "Trainer": "the model is a `torch.nn.Module` and the criterion are functions of its output and of the "
             "minibatch; they get a mapping from the script's keys to `feedline.Value`",
-            "Trainer.model": "the `torch.nn.Module`",
+            "Trainer.model": "the function, or the `torch.nn.Module`",
             "Trainer.print_node_timing": "refused: use torch.profiler",
             "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's "
             "random generators go on from there too",
@@ -286,15 +280,18 @@ NAMES: dict[str, Names] = {
 
 
 def _with_repeated(own: Names, *repeated: Names) -> Names:
-    """The package's own names, and those that it repeats of its modules."""
-    tops = [names.tops() for names in repeated]
+    """The package's own names, and those, without members of classes, that it repeats of its modules."""
+    provided = {name for names in (own, *repeated) for name in names.provided.split() if "." not in name}
     return Names(
-        provided=" ".join(sorted({*own.provided.split(), *(name for top in tops for name in top.provided.split())})),
-        mended=own.mended,
-        approximated=own.approximated | {k: v for top in tops for k, v in top.approximated.items()},
-        absent=own.absent | {k: v for top in tops for k, v in top.absent.items()},
-        added=own.added | {k: v for top in tops for k, v in top.added.items()},
+        " ".join(sorted(provided)),
+        own.mended,
+        *(_tops(own, repeated, key) for key in ("approximated", "absent", "added")),
     )
+
+
+def _tops(own: Names, repeated: tuple[Names, ...], key: str) -> dict[str, str]:
+    more = {name: said for names in repeated for name, said in getattr(names, key).items() if "." not in name}
+    return {**more, **getattr(own, key)}
 
 
 # Modules of networks stand in a file of their own; the package repeats most of their names.

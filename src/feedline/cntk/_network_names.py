@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.cntk._table import Names
+from feedline._facades import Names
 
 _STREAMS = "distributions are CNTK's, numbers come from torch's generators"
 _SEED = "`seed` is not used: numbers come from torch's generator"

@@ -35,6 +35,7 @@ class Minibatch(Mapping[str, Value]):
             A learner carries its state over from the piece before in the same lane. None where sequences are whole.
         begins: bool (num_sequences,), with ``truncation_length``: the piece starts its sequence, so the state of
             its lane is to be reset before it. None where sequences are whole.
+        tensors: torch tensors by stream, on the device that ``minibatches(..., device=)`` named; None without one.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Minibatch(Mapping[str, Value]):
         "position",
         "schema",
         "sweep_end",
+        "tensors",
         "values_by_name",
     )
 
@@ -75,6 +77,7 @@ class Minibatch(Mapping[str, Value]):
         self._ended = ended
         self.lanes = lanes
         self.begins = begins
+        self.tensors: dict[str, Any] | None = None
 
     @classmethod
     def end(cls, schema: Schema, position: Position) -> Minibatch:

@@ -19,6 +19,7 @@ from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.delivery import Delivery
+from feedline.feed.device import on_device
 from feedline.feed.formats.join import Join
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
@@ -241,6 +242,7 @@ class MinibatchSource:
         size: int = DEFAULT_MINIBATCH_SIZE,
         until: Span | None = None,
         partition: tuple[int, int] | None = None,
+        device: Any = None,
     ) -> Iterator[Minibatch]:
         """Minibatches from the current position to the end of the source.
 
@@ -249,8 +251,11 @@ class MinibatchSource:
             until: stop after the minibatch that completes this span, counted from here: ``fl.sweeps(1)`` stops at the
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
+            device: of torch: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); on CUDA they
+                are copied through pinned memory by a stream of their own.
         """
-        return upto(lambda: self.next_minibatch(size, partition), until)
+        found = upto(lambda: self.next_minibatch(size, partition), until)
+        return found if device is None else on_device(found, device)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Minibatches of 256 samples to the end of the source."""

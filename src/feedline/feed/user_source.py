@@ -182,7 +182,7 @@ class UserMinibatchSource(abc.ABC):
             StateError: ``get_checkpoint_state`` gives something else than JSON types.
         """
         own = None
-        if self._resumes:
+        if self.resumes:
             own = self.get_checkpoint_state()
             _check_json(own, f"{type(self).__name__}.get_checkpoint_state()")
             own = json.loads(json.dumps(own))  # a copy that the author's later changes do not reach
@@ -222,7 +222,7 @@ class UserMinibatchSource(abc.ABC):
             raise StateError(
                 "this state is damaged: expected counters of at least 0 and a state", hint="load another checkpoint"
             )
-        if not self._resumes or state["state"] is None:
+        if not self.resumes or state["state"] is None:
             raise StateError(
                 f"{type(self).__name__} cannot be resumed: define get_checkpoint_state and restore_from_checkpoint"
             )
@@ -237,7 +237,8 @@ class UserMinibatchSource(abc.ABC):
         self._progress.position, self._progress.sequences, self._progress.ended = Position(*place), sequences, False
 
     @property
-    def _resumes(self) -> bool:
+    def resumes(self) -> bool:
+        """Whether it can be put back where it was: its class defines how."""
         base, own = UserMinibatchSource, type(self)
         return (
             own.get_checkpoint_state is not base.get_checkpoint_state

@@ -10,14 +10,16 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoints
+from feedline.train.ranks import over_ranks, rank
 from feedline.train.session import TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.trainer import Summary, uncompiled
 
 _log = logging.getLogger("feedline")
 
@@ -66,17 +68,19 @@ class ReduceOnPlateau:
         self.product *= self.factor
         for learner in run.trainer.learners:
             learner.scale *= self.factor
-        _log.info("%s has not improved on %g: learning rates times %g", self.watch, self.best, self.factor)
+        _log.info("%s has not improved on %s: learning rates times %g", self.watch, self.best, self.factor)
         if self.stop_below is not None and self.product < self.stop_below:
             run.stop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Best value, epochs stalled, product of factors."""
-        return {"best": self.best, "stalled": self.stalled, "product": self.product}
+        """What is watched, its best value, epochs stalled, product of factors."""
+        return {"watch": self.watch, "best": self.best, "stalled": self.stalled, "product": self.product}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on; the learners' own states hold their factors."""
-        self.best, self.stalled, self.product = (_of(self, state, key) for key in ("best", "stalled", "product"))
+        best = _best(self, state)
+        self.stalled, self.product = (_of(self, state, key) for key in ("stalled", "product"))
+        self.best = best
 
 
 class GrowMinibatch:
@@ -110,19 +114,20 @@ class GrowMinibatch:
             run.scale = max(run.scale / self.factor, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Best value; the factor itself is the run's."""
-        return {"best": self.best}
+        """What is watched, and its best value; the factor itself is the run's."""
+        return {"watch": self.watch, "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on."""
-        self.best = _of(self, state, "best")
+        self.best = _best(self, state)
 
 
 class KeepBest:
-    """Keeps the model of the best epoch beside the checkpoints, as a checkpoint of its own.
+    """Keeps the model of the best epoch as a checkpoint of its own; rank 0 writes it.
 
     Args:
-        folder: where; one checkpoint, ``feedline.train.checkpoint.load`` reads it.
+        folder: where, another one than that of the run's checkpoints; it holds one checkpoint, which
+            ``feedline.train.checkpoint.load`` reads.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -135,7 +140,15 @@ class KeepBest:
         value = _value(self.watch, training, validation)
         if _better(value, self.best):
             self.best = value
-            self._checkpoints.save(run.samples, run.trainer.model.state_dict(), {self.watch: value})
+            if rank() == 0:
+                self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
+            if run.trainer.workers is not None:
+                over_ranks([value])  # nobody goes on to read it before it is there
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return self._checkpoints.folder
 
     def restore(self, model: torch.nn.Module) -> float:
         """Load the best model's tensors into ``model``; returns the value it had.
@@ -146,16 +159,16 @@ class KeepBest:
         found = self._checkpoints.latest()
         if found is None:
             raise StateError(f"expected a kept model in {self._checkpoints.folder}, got none")
-        model.load_state_dict(found.tensors)
+        uncompiled(model).load_state_dict(found.tensors)
         return float(found.state[self.watch])
 
     def state_dict(self) -> dict[str, Any]:
-        """Best value."""
-        return {"best": self.best}
+        """What is watched, and its best value."""
+        return {"watch": self.watch, "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on."""
-        self.best = _of(self, state, "best")
+        self.best = _best(self, state)
 
 
 def _watched(watch: str) -> str:
@@ -175,6 +188,19 @@ def _value(watch: str, training: Summary, validation: Summary | None) -> float:
 def _better(value: float, best: float | None, least: float = 0.0) -> bool:
     """Whether it improves on the best; what is not a number never does."""
     return not math.isnan(value) and (best is None or value < best - abs(best) * least)
+
+
+def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping[str, Any]) -> float | None:
+    """The saved best value, if it is of what the controller watches."""
+    best: float | None = _of(controller, state, "best")
+    saved = _of(controller, state, "watch")
+    if saved != controller.watch:
+        raise StateError(
+            f"expected a state of {type(controller).__name__} that watches the same",
+            saved={"watch": saved},
+            current={"watch": controller.watch},
+        )
+    return best
 
 
 def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
+from feedline.feed.protocol import whole_number
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.ranks import over_ranks, random_states, rank, restore_random_state
 from feedline.train.schedules import Schedule
@@ -168,6 +169,8 @@ class _Mark:
     __slots__ = ("_every", "_passed")
 
     def __init__(self, every: Span | None) -> None:
+        if every is not None and not isinstance(every, Span):
+            raise TypeError(f"expected a span such as fl.samples(10_000), got {every!r}")
         if every is not None and every.count < 1:
             raise ValueError(f"expected a span of at least 1, got {every}; leave it out to have none")
         self._every, self._passed = every, 0
@@ -207,8 +210,9 @@ class TrainingSession:
 
     Raises:
         ValueError: no end in sight, controllers without an epoch or without the metric they watch, nothing to
-            validate or test with, a span of 0.
-        TypeError: a size that is no integer.
+            validate or test with, a span of 0, a negative size, a source that cannot be put back where it was though
+            it has to, one source for training and testing, one folder for checkpoints and a controller's model.
+        TypeError: a size that is no integer, something of another kind than is told above.
     """
 
     def __init__(
@@ -226,16 +230,27 @@ class TrainingSession:
         epoch: Span | None = None,
         controllers: Sequence[Controller] = (),
     ) -> None:
+        _check_kind("source", source, ("next_minibatch", "state_dict"), "a MinibatchSource or UserMinibatchSource")
+        _check_kind("saving", saving, Saving, 'such as Saving("checkpoints")')
+        reporters = _listed("reporters", reporters, "on_update")
+        controllers = _listed("controllers", controllers, "on_epoch_end")
         if controllers and epoch is None:
             raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
         if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
         if trainer.metric is None and any(getattr(c, "watch", None) == "metric" for c in controllers):
             raise ValueError('expected a trainer with a metric for a controller with watch="metric", got one without')
-        _check_evaluation("validation", validation)
-        _check_evaluation("test", test)
-        self.trainer, self.source, self.size, self.max_samples = trainer, source, _sizes(size), max_samples
-        self.reporters, self.controllers = list(reporters), list(controllers)
+        _check_evaluation("validation", validation, source)
+        _check_evaluation("test", test, source)
+        if saving is not None and saving.restore:
+            _check_resumes("training", source, "pass Saving(..., restore=False)")
+        if saving is not None and any(_same_folder(c, saving.folder) for c in controllers):
+            raise ValueError(
+                f"expected a folder of its own for the best model, got that of the checkpoints, {saving.folder}"
+            )
+        self.trainer, self.source, self.size = trainer, source, _sizes(size)
+        self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
+        self.reporters, self.controllers = reporters, controllers
         self.saving, self.validation, self.test = saving, validation, test
         self.samples = self.minibatches = self.sweeps = 0
         self.stopped = self.interrupted = False
@@ -315,6 +330,9 @@ class TrainingSession:
         size = self.next_size()
         if size == 0:
             return None
+        if not any(learner.learning_rate() for learner in self.trainer.learners):
+            self.stopped = self._unsaved = True  # that is how a schedule ends a training
+            return None
         began = time.perf_counter()
         minibatch = self.source.next_minibatch(size)
         self._since.waited += time.perf_counter() - began
@@ -333,8 +351,6 @@ class TrainingSession:
         self.samples += summary.samples
         self.minibatches += 1
         self.sweeps += bool(minibatch.sweep_end)
-        if not summary.updated and summary.samples:
-            self.stopped = True  # every learner's rate is 0: that is how a schedule ends a training
         return summary
 
     def _after_update(self, summary: Summary) -> None:
@@ -458,7 +474,7 @@ class TrainingSession:
                 None if self._validated is None else _summary_to_json(self._validated),
             ],
             "epoch": _summary_to_json(self._epoch_sum),
-            "controllers": [controller.state_dict() for controller in self.controllers],
+            "controllers": [[type(controller).__name__, controller.state_dict()] for controller in self.controllers],
             "random": generators,
         }
         path = self._checkpoints.save(self.samples, tensors, state)
@@ -490,17 +506,18 @@ class TrainingSession:
 
     def _go_to(self, found: Checkpoint) -> None:
         state = found.state
-        if len(state["controllers"]) != len(self.controllers):
+        saved, current = [kind for kind, _ in state["controllers"]], [type(c).__name__ for c in self.controllers]
+        if saved != current:
             raise StateError(
                 "expected the controllers of the saved run",
-                saved={"controllers": len(state["controllers"])},
-                current={"controllers": len(self.controllers)},
+                saved={"controllers": saved},
+                current={"controllers": current},
             )
         self.trainer.load_state_dict(found.tensors, state["trainer"])
         self.source.load_state_dict(state["source"])
         if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
             self.validation.source.load_state_dict(state["validation"])
-        for controller, own in zip(self.controllers, state["controllers"], strict=True):
+        for controller, (_, own) in zip(self.controllers, state["controllers"], strict=True):
             controller.load_state_dict(own)
         self.samples, self.minibatches, self.sweeps = state["samples"], state["minibatches"], state["sweeps"]
         self.scale, self.stopped = state["scale"], state["stopped"]
@@ -554,18 +571,58 @@ class _Sums:
         return self._before + time.perf_counter() - self._began
 
 
-def _check_evaluation(name: str, testing: Evaluation | None) -> None:
+def _check_evaluation(name: str, testing: Evaluation | None, training: Source) -> None:
     if testing is None:
         return
+    _check_kind(name, testing, Evaluation, "such as Evaluation(source)")
+    if testing.max_samples is not None:
+        whole_number(f"max_samples of the {name}", testing.max_samples, 0)
+    _sizes(testing.size)
     if testing.source is None:
         if testing.callback is None:
             raise ValueError(f"expected a source or a callback for the {name}, got neither")
+    elif testing.source is training:
+        raise ValueError(f"expected a source of its own for the {name}, got the one that is trained on")
     elif testing.source.is_infinite and testing.max_samples is None:
         raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
+    else:
+        _check_resumes(name, testing.source, "otherwise it could not be put back where it was")
+
+
+def _check_resumes(name: str, source: Source, otherwise: str) -> None:
+    if not getattr(source, "resumes", True):
+        raise ValueError(
+            f"expected a {name} source that can be resumed, got {type(source).__name__} without: define "
+            f"get_checkpoint_state and restore_from_checkpoint; {otherwise}"
+        )
+
+
+def _check_kind(name: str, given: Any, kind: type | tuple[str, ...], such: str) -> None:
+    """Of a class, or with these attributes; None is left to the caller."""
+    fits = isinstance(given, kind) if isinstance(kind, type) else all(hasattr(given, method) for method in kind)
+    if not fits and (given is not None or not isinstance(kind, type)):
+        raise TypeError(f"expected {name} to be {such}, got {given!r:.80}")
+
+
+def _listed(name: str, given: Any, method: str) -> list[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"expected a list of {name}, got {given!r:.80}; put it in a list")
+    for item in given:
+        if isinstance(item, type) or not hasattr(item, method):
+            raise TypeError(f"expected {name} with a method {method}, got {item!r:.80}")
+    return list(given)
+
+
+def _same_folder(controller: Controller, folder: str | Path) -> bool:
+    kept = getattr(controller, "folder", None)
+    return kept is not None and Path(kept).resolve() == Path(folder).resolve()
 
 
 def _sizes(size: Size) -> Schedule:
-    return size if isinstance(size, Schedule) else Schedule.sizes(size)
+    if not isinstance(size, Schedule):
+        return Schedule.sizes(size)
+    single = len(size.steps) == 1
+    return Schedule.sizes(size.steps[0][1] if single else size.steps, epoch_size=None if single else size.epoch_size)
 
 
 def seconds_of(duration: float | str) -> float:

@@ -73,6 +73,7 @@ class Summary:
 
 
 NOTHING = Summary(0.0, None, 0)
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class Trainer:
@@ -90,6 +91,7 @@ class Trainer:
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
     Raises:
+        TypeError: something else than learners.
         ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
             data-parallel learners beside others.
     """
@@ -106,14 +108,15 @@ class Trainer:
         autocast: Any = None,
     ) -> None:
         self.model, self.loss, self.metric = model, loss, metric
-        self.learners = [learners] if isinstance(learners, Learner) else list(learners)
+        self.learners = _listed(learners)
         self.forward: Forward = forward if forward is not None else _call
-        if microbatch is not None and microbatch < 1:
-            raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch}")
+        if microbatch is not None and (not isinstance(microbatch, int) or microbatch < 1):
+            raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch!r}")
         self.microbatch = microbatch
         self.autocast = autocast if autocast is not None else contextlib.nullcontext()
         self.votes: Sequence[float] = ()
-        self._parameters = _check_parameters(model, self.learners)
+        _check_parameters(model, self.learners)
+        self._parameters = list(model.parameters())
         self._workers = self.learners[0].workers
         if any((learner.workers is None) != (self._workers is None) for learner in self.learners):
             raise ValueError("expected all learners to be data-parallel or none, got some of both")
@@ -140,7 +143,7 @@ class Trainer:
             Sums of this minibatch, over all ranks with data-parallel learners; false if nothing was updated.
 
         Raises:
-            ValueError: the loss is no tensor of one number a label sample.
+            ValueError: loss or metric are no tensors of one number a label sample.
         """
         alone, self.votes = self._workers is None, tuple(votes)
         if not minibatch or (alone and minibatch.num_sequences == 0):
@@ -169,8 +172,9 @@ class Trainer:
         """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
         if not minibatch or minibatch.num_sequences == 0:
             return NOTHING
-        was_training = self.model.training
-        if was_training:
+        # Module by module: a part that is frozen in evaluation mode has to stay so.
+        training = [module for module in self.model.modules() if module.training]
+        if training:
             self.model.eval()
         try:
             with torch.no_grad():
@@ -180,8 +184,8 @@ class Trainer:
                     total = summary if total is NOTHING else total + summary
                 return total
         finally:
-            if was_training:
-                self.model.train()
+            for module in training:
+                module.training = True
 
     def test(self, minibatches: Iterable[Minibatch]) -> Summary:
         """Loss and metric over all of ``minibatches``."""
@@ -216,7 +220,8 @@ class Trainer:
         """Gradients and sums over all ranks."""
         metric = 0.0 if total.metric_sum is None else total.metric_sum
         counts = (total.loss_sum, metric, float(total.samples), *self.votes)
-        loss, metric, samples, *self.votes = workers.sum(self._parameters, counts)
+        learned = [parameter for parameter in self._parameters if parameter.requires_grad]
+        loss, metric, samples, *self.votes = workers.sum(learned, counts)
         return Summary(loss, None if self.metric is None else metric, round(samples)) if samples else NOTHING
 
     def _nothing(self, minibatch: Minibatch) -> Summary:
@@ -230,18 +235,20 @@ class Trainer:
         with self.autocast:
             output = self.forward(self.model, minibatch)
             losses = self.loss(output, minibatch)
-            if not isinstance(losses, torch.Tensor):
-                raise ValueError(f"expected a tensor of one loss a label sample, got {type(losses).__name__}")
-            if losses.ndim == 0:
-                raise ValueError(
-                    'expected one loss a label sample, got a single number: use reduction="none", so that every '
-                    "label counts the same"
-                )
-            summed = losses.sum()
+            _check_one_each("loss", losses)
+            # Half precision keeps three digits of a sum, and float16 no sum above 65,504.
+            summed = losses.sum(dtype=torch.float32) if losses.dtype in _HALF else losses.sum()
             metric = None
             if self.metric is not None:
                 with torch.no_grad():
-                    metric = self.metric(output, minibatch).sum(dtype=torch.float64)
+                    measured = self.metric(output, minibatch)
+                    _check_one_each("metric", measured)
+                    if measured.numel() != losses.numel():
+                        raise ValueError(
+                            f"expected one metric a label sample, as many as losses ({losses.numel()}), got "
+                            f"{measured.numel()}: leave the same padding out of both"
+                        )
+                    metric = measured.sum(dtype=torch.float64)
         # Sums over an epoch outgrow the precision of the losses.
         return Summary(summed.detach().double(), metric, losses.numel()), summed
 
@@ -272,7 +279,7 @@ class Trainer:
                 current={"learners": current[0], "model": current[1]},
             )
         try:
-            self.model.load_state_dict(
+            uncompiled(self.model).load_state_dict(
                 {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
             )
         except RuntimeError as error:
@@ -281,22 +288,49 @@ class Trainer:
             prefix = f"learner{i}/"
             mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             learner.load_state_dict({**own, "tensors": mine})
-        self.model.train(bool(state["training"]))
+        if self.model.training != state["training"]:
+            self.model.train(state["training"])
+
+
+def _check_one_each(what: str, numbers: Any) -> None:
+    """One number a label sample, not one for all of them."""
+    if not isinstance(numbers, torch.Tensor):
+        raise ValueError(f"expected a tensor of one {what} a label sample, got {type(numbers).__name__}")
+    if numbers.ndim == 0:
+        raise ValueError(
+            f'expected one {what} a label sample, got a single number: use reduction="none" and no mean(), so that '
+            "every label counts the same"
+        )
 
 
 def _call(model: torch.nn.Module, minibatch: Minibatch) -> Any:
     return model(minibatch)
 
 
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """What `torch.compile` was given: a state is under its names, whether the model is compiled or not."""
+    module: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return module
+
+
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    state = model.state_dict()
+    state = uncompiled(model).state_dict()
     other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if other:
         raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(other)}")
     return dict(state)
 
 
-def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> list[torch.Tensor]:
+def _listed(learners: Any) -> list[Learner]:
+    given = list(learners) if isinstance(learners, Sequence) else [learners]
+    for learner in given:
+        if not isinstance(learner, Learner):
+            wrap = "; wrap it: TorchLearner(optimizer)" if isinstance(learner, torch.optim.Optimizer) else ""
+            raise TypeError(f"expected a learner of feedline.train, or a list of them, got {learner!r:.80}{wrap}")
+    return given
+
+
+def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
     if not learners:
         raise ValueError("expected at least one learner, got none")
     mine = {id(p): name for name, p in model.named_parameters()}
@@ -314,4 +348,3 @@ def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> list[t
     left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]
     if left:
         warnings.warn(f"no learner updates {', '.join(left[:5])}{' and more' if len(left) > 5 else ''}", stacklevel=3)
-    return [p for p in model.parameters() if p.requires_grad]

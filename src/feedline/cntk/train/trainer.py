@@ -17,7 +17,7 @@ from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError, StateError
-from feedline.train.checkpoint import load_state, load_tensors, replace_tensors
+from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.train.ranks import random_states, rank, restore_random_state
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern

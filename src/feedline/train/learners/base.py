@@ -484,12 +484,13 @@ def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for place, item in enumerate(parameters):
         name, tensor = item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
+        name = str(name).removeprefix("_orig_mod.")  # of a compiled model: it is the same parameter as before
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise TypeError(f"expected parameter {name!r} to be a floating-point tensor, got {kind}")
         if name in found:
             raise ValueError(f"expected parameters of different names, got {name!r} twice")
-        found[str(name)] = tensor
+        found[name] = tensor
     if not found:
         raise ValueError("expected at least one parameter, got none")
     if len({id(tensor) for tensor in found.values()}) < len(found):

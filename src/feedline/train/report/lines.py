@@ -1,12 +1,14 @@
 """A run as JSON lines: one object an event, for programs, reports and plots.
 
-Every line has ``event`` and ``samples`` (label samples trained so far). A restored run appends to the file; lines of a
-part that was trained again repeat their samples, and `read_lines` keeps the last of them.
+Every line has ``event`` and ``samples`` (label samples trained so far). An average that is no finite number is null,
+as JSON has no word for it; ``counted`` is 0 where there was nothing to average. A restored run appends to the file;
+lines of a part that was trained again repeat their samples, and `read_lines` keeps the last of them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ class JsonLines(Silent):
     def _write(self, event: str, run: TrainingSession, **more: Any) -> None:
         if self._file is not None:
             line = {"event": event, "samples": run.samples, "sweeps": run.sweeps, **more}
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
 
 
@@ -142,4 +144,8 @@ def plot_losses(lines: str | os.PathLike[str], picture: str | os.PathLike[str]) 
 def _sums(summary: Summary) -> dict[str, Any]:
     if not summary.samples:
         return {"loss": None, "metric": None, "counted": 0}
-    return {"loss": summary.loss, "metric": summary.metric, "counted": summary.samples}
+    return {"loss": _finite(summary.loss), "metric": _finite(summary.metric), "counted": summary.samples}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

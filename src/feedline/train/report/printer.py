@@ -138,24 +138,23 @@ class ProgressPrinter(Silent):
 
 
 class _Running:
-    """Sums, added up on the host in double precision."""
+    """Sums, in double precision where they are: reading an average waits for the device, adding does not."""
 
     __slots__ = ("_loss", "_metric", "samples", "updates")
 
-    def __init__(self, loss: float = 0.0, metric: float | None = None, samples: int = 0, updates: int = 0) -> None:
+    def __init__(self, loss: Any = 0.0, metric: Any = None, samples: int = 0, updates: int = 0) -> None:
         self._loss, self._metric, self.samples, self.updates = loss, metric, samples, updates
 
     def plus(self, summary: Summary) -> _Running:
-        metric: Any = self._metric
+        metric = self._metric
         if summary.metric_sum is not None:
-            metric = (metric or 0.0) + float(summary.metric_sum)
-        loss = self._loss + float(summary.loss_sum)
-        return _Running(loss, metric, self.samples + summary.samples, self.updates + 1)
+            metric = summary.metric_sum if metric is None else metric + summary.metric_sum
+        return _Running(self._loss + summary.loss_sum, metric, self.samples + summary.samples, self.updates + 1)
 
     @property
     def loss(self) -> float:
-        return self._loss / self.samples if self.samples else float("nan")
+        return float(self._loss) / self.samples if self.samples else float("nan")
 
     @property
     def metric(self) -> float | None:
-        return None if self._metric is None or not self.samples else self._metric / self.samples
+        return None if self._metric is None or not self.samples else float(self._metric) / self.samples

@@ -29,9 +29,10 @@ class TensorBoard(Silent):
         self._writer: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
-        """Opens the event file; of a restored run, points after its place are dropped."""
+        """Opens the event file; points after the place where the run begins or goes on are dropped."""
         if rank() == self._rank:
-            self._writer = event_writer(self._folder, purge_step=run.samples or None)
+            # Points at its very place were written before the checkpoint, and nobody writes them again.
+            self._writer = event_writer(self._folder, purge_step=run.samples + 1)
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """Every so many minibatches."""

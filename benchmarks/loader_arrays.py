@@ -1,0 +1,72 @@
+"""What does a shuffled batch from arrays in memory cost through `DataLoader`?
+
+Peer: torch's `DataLoader` over the same `TensorDataset`; limit: `np.take` into a buffer used again. Unit: samples a
+second of CPU time of the process. Measured: rows of 784 float32 with a label, 256 a batch, no workers, shuffled as a
+whole; and the rows alone as a NumPy array, which both take as a dataset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.harness import Answer, Contender, Stage, compare, race
+from benchmarks.loaders import LOADERS, endless
+
+BATCH, WIDTH = 256, 784
+
+
+def run(stage: Stage) -> list[Answer]:
+    """`TensorDataset`, then an array."""
+    rows = stage.size(200_000, 5_000)
+    x = np.random.default_rng(1).random((rows, WIDTH), np.float32)
+    y = np.arange(rows)
+    count = 10 if stage.quick else 300
+    tensors = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    answers = []
+    for what, dataset in (("TensorDataset", tensors), ("array", x)):
+        contenders = {
+            name: counting(make(dataset, batch_size=BATCH, shuffle=True), count) for name, make in LOADERS.items()
+        }
+        contenders["np.take"] = taken(x, y if what == "TensorDataset" else None, count)
+        ran = race(contenders, stage.rounds(7), "process")
+        question = f"{what}, 784 floats, batch 256, shuffled"
+        answers += [
+            compare(ran, "feedline", "torch DataLoader", question, "samples/s", at_least=6),
+            compare(ran, "feedline", "np.take", question, "samples/s", at_least=0.8),
+        ]
+    return answers
+
+
+def counting(loader: object, count: int) -> Contender:
+    """So many batches, in samples."""
+    batches = endless(loader)
+
+    def turn() -> float:
+        samples = 0
+        for _ in range(count):
+            batch = next(batches)
+            samples += len(batch[0] if isinstance(batch, (list, tuple)) else batch)
+        return samples
+
+    return turn
+
+
+def taken(x: np.ndarray, y: np.ndarray | None, count: int) -> Contender:
+    """Random rows into one buffer; the order is drawn outside of the loop."""
+    rng = np.random.default_rng(2)
+    out, labels = np.empty((BATCH, WIDTH), x.dtype), np.empty(BATCH, np.int64)
+    chosen = rng.permutation(len(x))
+
+    def turn() -> float:
+        nonlocal chosen
+        for _ in range(count):
+            if len(chosen) < BATCH:
+                chosen = rng.permutation(len(x))
+            rows, chosen = chosen[:BATCH], chosen[BATCH:]
+            np.take(x, rows, axis=0, out=out, mode="clip")
+            if y is not None:
+                np.take(y, rows, out=labels, mode="clip")
+        return count * BATCH
+
+    return turn

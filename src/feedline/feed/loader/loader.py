@@ -1,0 +1,705 @@
+"""`DataLoader`: torch's constructor over one order, one clock and a pool that never drains.
+
+The order is a function of (seed, sweep), workers make batches of it in any number, and a state is a place in it. What
+each part does is told where it is done: `order` and `sampling` (which items), `fetch` and `iterable` (reading them),
+`random` (augmentation), `collate` and `gather` (batches), `supply` (who makes them), `state`, `arguments`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from feedline.errors import DataError, StateError
+from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
+from feedline.feed.loader import collate as collating
+from feedline.feed.loader.fetch import Fetch, Fetched
+from feedline.feed.loader.gather import ColumnItems, columnar, columns_of
+from feedline.feed.loader.iterable import IterableFetch, Turns
+from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Weighted
+from feedline.feed.loader.state import Place
+from feedline.feed.loader.stats import LoaderStats
+from feedline.feed.loader.supply import MOST_AHEAD, Gathered, Here, Pooled, Supply
+from feedline.feed.partition import Partition
+from feedline.feed.quarantine import Quarantine
+from feedline.feed.workers import Pool
+
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+class DataLoader:
+    """Batches of a dataset: `torch.utils.data.DataLoader`, with an order, a state and workers that keep promises.
+
+    Parameters that torch has mean what they mean there; the rest follows them. Each ``iter`` is the next sweep over the
+    data, also after a ``break``. Several iterators may be in use at once.
+
+    Args:
+        dataset: map-style (``__getitem__`` and ``__len__``, ``__getitems__`` is used where there is one) or an
+            `IterableDataset`. Arrays, tensors, tuples and dictionaries of them, and `TensorDataset` are gathered, a
+            batch in one call. A feedline corpus, or a path that `open_corpus` takes: batches are dictionaries by
+            stream name.
+        batch_size: items of a batch of this rank; None: items come one by one, not in batches.
+        shuffle: permute the items anew each sweep.
+        sampler, batch_sampler: an order of your own: an iterable of indices, or of lists of them.
+        num_workers: processes or threads that make batches; 0: none, batches are made in ``next``.
+        collate_fn: makes a batch of a list of items.
+        pin_memory: put batches into pinned memory, where there is an accelerator.
+        drop_last: leave out a last batch that is not full.
+        timeout: seconds to wait for a batch from workers; 0: for ever.
+        worker_init_fn: called with its number in each worker when it starts.
+        multiprocessing_context: how processes start: "forkserver" (the default here), "spawn", "fork" or a context.
+        generator: what ``seed`` is drawn from.
+        prefetch_factor: batches made ahead, for each worker. Left out, at least 2, and more as long as they are small.
+        persistent_workers: without effect: workers always live as long as the loader.
+        pin_memory_device: without effect, as in torch: the accelerator is found.
+        in_order: False: hand out batches as they come; the state then lists what came before its turn.
+        seed: of order and random numbers, 0 <= seed < 2**64. None: drawn once, from ``generator`` or torch's global
+            generator, so that ``torch.manual_seed`` decides; it is in the state.
+        workers: "process", "thread", or "auto": threads where Python runs without the GIL, else processes.
+        partition: (index, count): deliver this rank's part of global batches of ``batch_size * count`` items; "auto":
+            the rank and world size of torch.distributed. All ranks get equally many batches, perhaps an empty last one.
+        on_error: "skip": an item that raises keeps its place in the order and is left out of its batch.
+        quarantine, max_errors: with ``on_error="skip"``, as for `MinibatchSource`.
+        batch_samples: instead of ``batch_size``, at most so many samples in a batch of this rank, for items of varying
+            length; a longer item comes alone. Needs ``lengths``, except for corpora. Every array of an item with at
+            least one dimension is a sequence along its first; the lengths stand last in a batch, int64 (items,), or
+            under the key ``"lengths"``.
+        lengths: (items,), samples of each item.
+        layout: of sequences in a batch: "padded" with zeros, (items, longest, ...), or "packed", (samples, ...).
+        weights: (items,): draw as many items as there are, with replacement, in these proportions.
+        device: deliver tensors there; on CUDA copied ahead, beside the computation.
+        snapshot_every_n_steps: without effect, for torchdata's `StatefulDataLoader`: a state can be had at any time.
+
+    Raises:
+        ValueError, TypeError: arguments that have no meaning or contradict each other.
+    """
+
+    _ready = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        workers: str = "auto",
+        partition: tuple[int, int] | str | None = None,
+        on_error: str = "raise",
+        quarantine: str | Path | None = None,
+        max_errors: int | None = None,
+        batch_samples: int | None = None,
+        lengths: ArrayLike | None = None,
+        layout: str = "padded",
+        weights: ArrayLike | None = None,
+        device: Any = None,
+        snapshot_every_n_steps: int | None = None,
+    ) -> None:
+        given = dict(locals())
+        self._grows = prefetch_factor is None
+        self.prefetch_factor = arguments.check_workers(
+            num_workers, timeout, prefetch_factor, persistent_workers, workers
+        )
+        dataset = corpus.opened(dataset)
+        self._corpus = corpus.is_corpus(dataset)
+        self._iterable = not self._corpus and arguments.is_iterable_style(dataset)
+        arguments.check_batching(self._iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        arguments.check_own(given, self._iterable)
+        if self._corpus:
+            corpus.check(given)
+        self.dataset, self.num_workers, self.timeout = dataset, num_workers, timeout
+        self.worker_init_fn, self.generator, self.in_order = worker_init_fn, generator, in_order
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.persistent_workers = persistent_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.batch_size = None if batch_sampler is not None or batch_samples is not None else batch_size
+        self.drop_last = drop_last
+        self._workers, self._share, self._device = workers, arguments.share_of(partition), device
+        self._layout, self._batch_samples, self._shuffle = layout, batch_samples, bool(shuffle)
+        self._user_sampler = sampler if sampler is not None else batch_sampler
+        self._skip = on_error == "skip"
+        self._listing = {"quarantine": quarantine, "max_errors": max_errors}
+        self._quarantine = Quarantine(quarantine, max_errors) if self._skip else None
+
+        self._seed_given = seed is not None
+        self._seed = _drawn_seed(generator) if seed is None else seed
+        self._items = ColumnItems(dataset) if not self._corpus and columnar(dataset) else dataset
+        n = 0 if self._iterable or self._corpus else _length(self._items, needed=self._user_sampler is None)
+        self._weights = None if weights is None else order.checked_weights(weights, n)
+        if batch_samples is not None and not self._corpus:
+            if lengths is None:
+                raise ValueError(
+                    "expected lengths= with batch_samples, the number of samples of each item: what fits into a batch "
+                    "is decided before items are read"
+                )
+            self._lengths: Any = order.checked_lengths(lengths, n)
+        else:
+            if lengths is not None:
+                raise ValueError("expected lengths with batch_samples only")
+            self._lengths = None
+        if shuffle and not self._corpus and n == 0:
+            raise ValueError("expected at least one item to shuffle, got a dataset of 0")
+        self._order: Order | None = None
+        if not (self._iterable or self._corpus) and self._user_sampler is None:
+            self._order = self._order_of(n)
+
+        batched = batch_size is not None or batch_sampler is not None
+        default = collating.default_functions()[0 if batched else 1]
+        if batch_samples is not None and not self._corpus:
+            default = ragged.Collate(layout)
+        self.collate_fn: Callable[[Any], Any] = default if collate_fn is None else collate_fn
+        self.sampler, self.batch_sampler = self._samplers(sampler, batch_sampler, batched)
+
+        if num_workers and self._kind() == "process":
+            arguments.warn_of_many(num_workers)
+        self._next_sweep = 0
+        self._resume: Place | None = None
+        self._progress: _Progress | None = None
+        self._pool: Pool | None = None
+        self._stats = LoaderStats()
+        self._told_length: int | None = None
+        self._ahead: Pooled | None = None
+        self._source: corpus.CorpusBatches | None = None
+        self._ready = True
+
+    # ---- attributes as torch has them --------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._ready and name in _FIXED:
+            raise ValueError(
+                f"{name} cannot be set once {type(self).__name__} is made: it decides the batches; make another loader"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes start; None: by forkserver."""
+        return self._context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, context: Any) -> None:
+        self._context = arguments.start_method(context, self.num_workers)
+
+    def _samplers(self, sampler: Any, batch_sampler: Any, batched: bool) -> tuple[Any, Any]:
+        own = ItemSampler(weakref.WeakMethod(self._upcoming))
+        if batch_sampler is not None:
+            return own, batch_sampler
+        if not batched:
+            return own if sampler is None else sampler, None
+        if sampler is not None:
+            return sampler, BatchSampler(sampler, self.batch_size or 1, self.drop_last, None)
+        if self._iterable or self._corpus:
+            return own, BatchSampler(own, self.batch_size or 1, self.drop_last, None)
+        return own, BatchSampler(own, self.batch_size or 1, self.drop_last, weakref.WeakMethod(self._upcoming_batches))
+
+    def _upcoming(self) -> tuple[Order, int]:
+        """Order and sweep of the next iterator."""
+        if self._order is None:
+            raise TypeError(f"expected a map-style dataset with an order of the loader's own, got {self.dataset!r:.80}")
+        return self._order, self._coming()
+
+    def _coming(self) -> int:
+        return self._next_sweep if self._resume is None else self._resume.sweep
+
+    def _upcoming_batches(self) -> tuple[Iterator[Planned], int]:
+        found, sweep = self._upcoming()
+        cut = self._cut(self._shared())
+        return order.batches(found, cut, sweep, 0), order.count(found, cut, sweep)
+
+    def __len__(self) -> int:
+        """Batches of a sweep; of an iterable dataset, what its ``__len__`` says. With ``batch_samples`` the number
+        differs between sweeps: that of the next one.
+
+        Raises:
+            TypeError: dataset or sampler have no length.
+        """
+        if self._corpus:
+            return self._corpus_source().batches(self._coming(), self.drop_last)
+        if self._iterable:
+            self._told_length = length = len(self.dataset)
+            if self.batch_size is None:
+                return length
+            return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+        if self._user_sampler is not None:
+            return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        found, sweep = self._upcoming()
+        return order.count(found, self._cut(self._shared()), sweep)
+
+    # ---- iteration ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator:
+        """The next sweep, or after `load_state_dict` the rest of the one that was saved."""
+        place = self._resume or Place(self._next_sweep)
+        share = self._shared()
+        self._check_length()
+        progress = _Progress(place, self._places())
+        before = self._resume, self._progress, self._next_sweep
+        self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
+        try:
+            return LoaderIterator(self, self._supply(place, share, progress), progress, share)
+        except BaseException:  # what fails can be tried again
+            self._resume, self._progress, self._next_sweep = before
+            raise
+
+    def _supply(self, place: Place, share: tuple[int, int], progress: _Progress) -> Supply:
+        if self._corpus:
+            return self._corpus_source().supply(place, self.drop_last)
+        if self._iterable:
+            return self._turns(place)
+        plan = self._plan(place, share)
+        known = collating.known(self.collate_fn)
+        if known is collating.collate and self.worker_init_fn is None:
+            columns = columns_of(self.dataset)
+            if columns is not None:
+                return Gathered(plan, columns)
+        kind = self._kind()
+        if kind == "here":
+            return Here(plan, self._fetch(kind))
+        pool = self._pool_of(lambda: self._fetch(kind))
+        depth = max(self.prefetch_factor or 1, 1) * self.num_workers
+        owner, newest = weakref.ref(self), weakref.ref(progress)
+
+        def beyond() -> Iterator[Planned] | None:
+            loader = owner()
+            if loader is None or kind != "process" or loader._order is None or loader._resume is not None:
+                return None
+            # Only for the iterator that was made last: which sweep comes after another one's is not known.
+            if loader._progress is not newest():
+                return None
+            return loader._plan(Place(loader._next_sweep), share)
+
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if place == Place(place.sweep) and ahead.carry_on(place.sweep, share, beyond):
+                return ahead
+            ahead.close()
+        in_order = self.in_order or hasattr(self._user_sampler, "state_dict")  # states of others would not tell
+        return Pooled(plan, pool, place.sweep, share, -depth if self._grows else depth, in_order, beyond)
+
+    def _plan(self, place: Place, share: tuple[int, int]) -> Iterator[Planned]:
+        if self._order is not None:
+            return order.batches(self._order, self._cut(share), place.sweep, place.start, place.done)
+        batches = self.batch_size is None and self.batch_sampler is not None
+        return sampling.sampled(self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place)
+
+    def _turns(self, place: Place) -> Turns:
+        kind = self._kind()
+
+        def fetch() -> IterableFetch:
+            collate = collating.known(self.collate_fn) or self.collate_fn
+            size = self.batch_size
+            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind)
+
+        if kind == "here":
+            return Turns(fetch(), None, place.sweep, place.memo, 1, True)
+        made = fetch()
+        pool = self._pool_of(lambda: made)
+        return Turns(made, pool, place.sweep, place.memo, self.prefetch_factor or 1, self.in_order)
+
+    def _fetch(self, kind: str) -> Fetch:
+        batched = self.batch_size is not None or self.batch_sampler is not None
+        return Fetch(self._items, self.collate_fn, batched, self._skip, self._seed, self.worker_init_fn, kind)
+
+    def _kind(self) -> str:
+        if self.num_workers == 0:
+            return "here"
+        return _workers_kind(self._workers)
+
+    def _pool_of(self, task: Callable[[], Any]) -> Pool:
+        if self._pool is None:
+            kind = self._kind()
+            depth = MOST_AHEAD if self._grows else max(self.prefetch_factor or 1, 1)
+            self._pool = Pool(
+                task(),
+                self.num_workers,
+                kind="thread" if kind == "thread" else "process",
+                method=self._context,
+                depth=depth,
+                timeout=self.timeout,
+            )
+        return self._pool
+
+    def _cut(self, share: tuple[int, int]) -> Cut:
+        if self._batch_samples is not None:
+            return Cut(self._batch_samples, share, self.drop_last, self._lengths)
+        return Cut(self.batch_size, share, self.drop_last)
+
+    def _shared(self) -> tuple[int, int]:
+        return self._share.resolve() if isinstance(self._share, Partition) else self._share
+
+    def _order_of(self, n: int) -> Order:
+        if self._weights is not None:
+            return Weighted(self._weights, self._seed)
+        return Items(n, self._seed, self._shuffle)
+
+    def _check_length(self) -> None:
+        """Follow a dataset that has grown since, as torch does where nothing else hangs on its length."""
+        if self._order is None:
+            return
+        n = _length(self._items, needed=True)
+        if n != self._order.length:
+            if self._weights is not None or self._lengths is not None or self._resume is not None:
+                raise ValueError(
+                    f"expected {self._order.length} items, as when the loader was made or its state was loaded, got {n}"
+                )
+            self._order = self._order_of(n)
+
+    # ---- state -------------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        if self._corpus:
+            return self._corpus_source().identity()
+        if self._order is not None:
+            return {"order": self._order.name, **self._order.identity()}
+        if self._iterable:
+            return {"order": "iterable", "seed": f"{self._seed:016x}", "workers": self.num_workers}
+        kind = "batch sampler" if self.batch_size is None and self.batch_sampler is not None else "sampler"
+        return {"order": kind, "seed": f"{self._seed:016x}"}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What follows the last batch delivered by the iterator made last: a few numbers in JSON types.
+
+        Load it under any batch size, number of workers, method of loading or partition; an iterable dataset's under
+        the same number of workers. What iterable datasets and samplers say in ``state_dict`` of their own is in it as
+        they say it, so that has to be JSON too.
+        """
+        place = self._resume or Place(self._next_sweep) if self._progress is None else self._progress.place
+        return state.to_json(self._identity(), place)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to where a state was taken: the next ``iter`` continues there. Reads no data.
+
+        A loader that was given no ``seed`` takes that of the state.
+
+        Raises:
+            StateError: the state belongs to other data, another order or another version.
+        """
+        saved = state.seed_of(state_dict)
+        before = self._seed
+        if saved is not None and not self._seed_given and saved != before:
+            self._reseed(saved)
+        try:
+            place = state.from_json(state_dict, self._identity())
+        except StateError:
+            if self._seed != before:
+                self._reseed(before)
+            raise
+        self._drop_ahead()
+        self._resume, self._progress = place, None
+
+    def _reseed(self, seed: int) -> None:
+        self._seed = seed
+        if self._order is not None:
+            self._order = self._order_of(self._order.length)
+        self.close()  # workers have the old one
+        self._source = None
+
+    # ---- the rest ----------------------------------------------------------------------------------
+
+    def stats(self) -> LoaderStats:
+        """What was delivered so far, and where the time went."""
+        if self._pool is not None:
+            self._stats.workers = self._pool.stats().workers
+        return self._stats
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers; none before the first ``iter``, or without processes."""
+        return list(self._pool.pids) if self._pool is not None and self._kind() == "process" else []
+
+    def _places(self) -> int | None:
+        if self._corpus:
+            return self._corpus_source().items
+        return None if self._order is None else self._order.length
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
+
+    def close(self) -> None:
+        """End the workers. The loader can be used again: they are started anew."""
+        self._drop_ahead()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but workers: a copy starts its own."""
+        place = self._resume or Place(self._next_sweep) if self._progress is None else self._progress.place
+        return {
+            **self.__dict__,
+            "_pool": None,
+            "_ahead": None,
+            "_source": None,
+            "_progress": None,
+            "_resume": place,
+            "_order": None if self._order is None else self._order.length,
+            "sampler": None if isinstance(self.sampler, ItemSampler) else self.sampler,
+            "batch_sampler": None if isinstance(self.batch_sampler, BatchSampler) else self.batch_sampler,
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        length = saved.pop("_order")
+        batched = saved["batch_size"] is not None or saved["_batch_samples"] is not None
+        self.__dict__.update(saved, _ready=False)
+        self._order = None if length is None else self._order_of(length)
+        batch_sampler = saved["batch_sampler"]
+        self.sampler, self.batch_sampler = self._samplers(saved["sampler"], batch_sampler, batched)
+        self._ready = True
+
+    def __repr__(self) -> str:
+        how = "shuffled" if self._shuffle else "weighted" if self._weights is not None else "in order"
+        size = f"{self._batch_samples} samples" if self._batch_samples else f"{self.batch_size} items"
+        workers = f"{self.num_workers} {self._kind()} workers" if self.num_workers else "no workers"
+        return f"DataLoader({type(self.dataset).__name__}, batches of {size}, {how}, {workers})"
+
+    def _corpus_source(self) -> corpus.CorpusBatches:
+        if self._source is None:
+            self._source = corpus.CorpusBatches(
+                self.dataset,
+                seed=self._seed,
+                shuffle=self._shuffle,
+                share=self._shared,
+                size=self.batch_size,
+                samples=self._batch_samples,
+                layout=self._layout,
+                threads=max(self.num_workers, 2),
+                collate=self.collate_fn,
+                errors={"on_error": "skip", **self._listing} if self._skip else {},
+            )
+        return self._source
+
+
+class _Progress:
+    """How far an iterator has delivered; the loader keeps the newest one's when the iterator is gone."""
+
+    def __init__(self, place: Place, end: int | None) -> None:
+        """``end``: places of the sweep, where that is known."""
+        self.sweep, self.place, self._end = place.sweep, place, end
+
+    def passed(self, planned: Planned) -> None:
+        """A batch was delivered."""
+        place = self.place
+        if planned.start == place.start and not place.done:
+            self._stand(planned.stop, (), planned.memo)
+            return
+        start = place.start
+        done: list[tuple[int, int]] = []
+        for a, b in sorted((*place.done, (planned.start, planned.stop))):
+            if a <= start:
+                start = max(start, b)
+            elif done and a <= done[-1][1]:
+                done[-1] = (done[-1][0], max(b, done[-1][1]))
+            else:
+                done.append((a, b))
+        self._stand(start, tuple(done), planned.memo)
+
+    def _stand(self, start: int, done: tuple[tuple[int, int], ...], memo: Any) -> None:
+        # What follows the last item of a sweep is the first of the next.
+        over = start == self._end
+        self.place = Place(self.sweep + 1) if over else Place(self.sweep, start, done, memo)
+
+    def end(self, memo: Any) -> None:
+        """The sweep is used up."""
+        self.place = Place(self.sweep + 1, memo=memo)
+
+
+class LoaderIterator:
+    """One sweep of a loader, or the rest of one."""
+
+    def __init__(self, loader: DataLoader, supply: Supply, progress: _Progress, share: tuple[int, int]) -> None:
+        self._loader, self._supply, self._progress, self._share = loader, supply, progress, share
+        self._left: float | None = None
+        self._yielded = 0
+        self._ended = False
+        self._told = loader._told_length
+        torch = collating.torch_side()
+        self._pin = bool(loader.pin_memory) and torch is not None and torch.pins(loader.pin_memory_device)
+        self._transfer = None
+        if loader._device is not None:
+            if torch is None:
+                raise ModuleNotFoundError("device= needs torch; run: pip install 'feedline[torch]'")
+            self._transfer = torch.Transfer(loader._device)
+        self._moving: tuple[Planned, Fetched, Any, Any] | None = None
+        self._failed: Exception | None = None
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __len__(self) -> int:
+        if self._loader._iterable:
+            raise TypeError("an iterator over an IterableDataset has no length; len(loader) says what the dataset does")
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        stats = self._loader._stats
+        began = time.perf_counter()
+        if self._left is not None:
+            stats.consuming += began - self._left
+            self._left = None
+        if self._ended:
+            raise StopIteration
+        try:
+            planned, fetched, batch = self._next()
+        except StopIteration:
+            self._end()
+            raise
+        self._progress.passed(planned)
+        self._yielded += 1
+        stats.batches += 1
+        stats.items += fetched.items
+        stats.reading += fetched.reading
+        stats.collating += fetched.collating
+        if self._loader._iterable:
+            self._check_told()
+        self._left = now = time.perf_counter()
+        stats.waiting += now - began
+        return batch
+
+    def _next(self) -> tuple[Planned, Fetched, Any]:
+        if self._transfer is None or not self._transfer.asynchronous:
+            planned, fetched = self._supplied()
+            return planned, fetched, self._moved(fetched.batch)
+        # One batch travels while the one before it is computed with.
+        if self._moving is None:
+            self._start()
+        if self._moving is None:
+            assert self._failed is not None
+            failed, self._failed = self._failed, None
+            raise failed
+        planned, fetched, batch, pending = self._moving
+        self._moving = None
+        batch = self._transfer.finish(batch, pending)
+        if self._failed is None:
+            self._start()
+        return planned, fetched, batch
+
+    def _start(self) -> None:
+        try:
+            planned, fetched = self._supplied()
+        except Exception as error:  # its turn comes after the batch before it
+            self._failed = error
+            return
+        self._moving = planned, fetched, *self._transfer.start(fetched.batch)  # type: ignore[union-attr]
+
+    def _moved(self, batch: Any) -> Any:
+        if not self._pin and self._transfer is None:
+            return batch
+        began = time.perf_counter()
+        torch = collating.torch_side()
+        if self._pin and torch is not None:
+            batch = torch.pinned(batch)
+        if self._transfer is not None:
+            batch = self._transfer.finish(*self._transfer.start(batch))
+        self._loader._stats.transfer += time.perf_counter() - began
+        return batch
+
+    def _supplied(self) -> tuple[Planned, Fetched]:
+        """The next batch with anything in it; unreadable items are listed first."""
+        while True:
+            planned, fetched = self._supply.next()
+            if not fetched.bad:
+                return planned, fetched
+            self._list(fetched)
+            if fetched.items:
+                return planned, fetched
+            if self._share[1] > 1:
+                raise DataError(
+                    f"expected a readable item in this rank's part of the batch from place {planned.start} of sweep "
+                    f"{planned.sweep}, got none: without a batch here, ranks would step unequally often"
+                )
+            self._progress.passed(planned)
+
+    def _list(self, fetched: Fetched) -> None:
+        quarantine = self._loader._quarantine
+        assert quarantine is not None
+        for key, index, text in fetched.bad:
+            number = int(index) if index.lstrip("-").isdigit() else key
+            quarantine.add(number, DataError(text, sequence=number), self._share[0])
+            self._loader._stats.skipped += 1
+
+    def _check_told(self) -> None:
+        if self._told is not None and self._yielded > self._told:
+            _warn_of_length(self._loader, self._told, self._yielded)
+
+    def _end(self) -> None:
+        self._ended = True
+        loader, progress = self._loader, self._progress
+        memo = sampling.after(loader._user_sampler) if loader._user_sampler is not None else None
+        progress.end(memo)
+        supply = self._supply
+        if isinstance(supply, Pooled) and loader._progress is progress:
+            loader._drop_ahead()
+            loader._ahead = supply
+        else:
+            supply.close()
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")
+
+
+def _warn_of_length(loader: DataLoader, told: int, yielded: int) -> None:
+    hint = ""
+    if loader.num_workers:
+        hint = "; every worker iterates a copy of its own, which has to share out by torch.utils.data.get_worker_info()"
+    warnings.warn(
+        f"Length of IterableDataset {loader.dataset} was said to be {told} (by len(loader)), and {yielded} came{hint}",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _drawn_seed(generator: Any) -> int:
+    torch = collating.torch_side()
+    if torch is not None:
+        drawn: int = torch.first_seed(generator)
+        return drawn
+    return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+
+
+def _length(dataset: Any, needed: bool) -> int:
+    """Items of a map-style dataset; 0 if it does not say and a sampler does."""
+    if not needed:
+        return 0
+    try:
+        return len(dataset)
+    except TypeError as error:
+        raise TypeError(
+            f"expected a dataset with __len__ (or a sampler, or an IterableDataset), got {type(dataset).__name__}"
+        ) from error
+
+
+def _workers_kind(workers: str) -> str:
+    if workers != "auto":
+        return workers
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return "process" if gil else "thread"

@@ -1,0 +1,52 @@
+"""Where is the time? What a loader did so far, and what a perfect one would win."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from feedline.feed.workers import WorkerStats
+
+
+@dataclass(slots=True)
+class LoaderStats:
+    """What a `DataLoader` has done in this process, over all its iterators.
+
+    Attributes:
+        batches, items: delivered.
+        skipped: unreadable items passed over.
+        waiting: seconds that ``next`` took, all in all: what the loop waited for data.
+        reading: seconds in the dataset, summed over workers.
+        collating: seconds in ``collate_fn``, likewise.
+        transfer: seconds in which ``next`` pinned memory or moved batches to a device.
+        consuming: seconds between the delivery of a batch and the next ``next``: the loop's own.
+        workers: per worker, units, seconds of work and restarts; empty without workers.
+    """
+
+    batches: int = 0
+    items: int = 0
+    skipped: int = 0
+    waiting: float = 0.0
+    reading: float = 0.0
+    collating: float = 0.0
+    transfer: float = 0.0
+    consuming: float = 0.0
+    workers: list[WorkerStats] = field(default_factory=list)
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the loop would be if data were always there: 1.0 if nothing is to be won."""
+        return (self.waiting + self.consuming) / self.consuming if self.consuming else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures by name, in JSON types."""
+        return {**asdict(self), "gain": self.gain}
+
+    def __repr__(self) -> str:
+        busy = ", ".join(f"{w.seconds:.3f} s" for w in self.workers)
+        return (
+            f"LoaderStats({self.batches} batches, {self.items} items; waited {self.waiting:.3f} s beside "
+            f"{self.consuming:.3f} s of the loop; reading {self.reading:.3f} s, collating {self.collating:.3f} s, "
+            f"transfer {self.transfer:.3f} s{f'; workers busy {busy}' if busy else ''}; {self.skipped} skipped; "
+            f"a perfect loader: {self.gain:.2f} times as fast)"
+        )

@@ -1,0 +1,12 @@
+"""Who runs the user's Python? A pool of processes or threads, and the memory that their results travel in.
+
+Inside: ``pool → crew | threads → member → start | outcome → process → message | queue | control | failure |
+interrupts → memory → limits``. torch is used where it is already imported, never imported for its own sake.
+"""
+
+from feedline.feed.workers.message import empty
+from feedline.feed.workers.outcome import PoolStats, WorkerStats
+from feedline.feed.workers.pool import Pool, Task
+from feedline.feed.workers.start import warm
+
+__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "empty", "warm"]

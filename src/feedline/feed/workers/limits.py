@@ -1,0 +1,124 @@
+"""How much memory and how many descriptors can still be had, looked up before they are needed.
+
+What can be known: the machine's available memory, the limits of the memory control groups that this process is in, its
+limit on descriptors. Anonymous shared memory is bounded by these, not by the size of ``/dev/shm``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+_SLACK = 64 << 20  # what the kernel and everybody else should still find free after an allocation
+
+
+def require_memory(size: int) -> None:
+    """Check that ``size`` more bytes of memory can be had.
+
+    Raises:
+        MemoryError: they cannot.
+    """
+    if size < 1 << 20:
+        return  # reading the figures costs more than this much memory
+    free = available()
+    if free is not None and size + _SLACK > free:
+        raise MemoryError(
+            f"expected room for {figure(size)} of shared memory for the results of a worker; {situation()}\n"
+            "  use smaller batches, fewer workers or less prefetching, or let go of batches sooner"
+        )
+
+
+def available() -> int | None:
+    """Bytes that can still be allocated: the least of what the machine and the control group have; None: unknown."""
+    figures = [f for f in (_machine(), *(limit - used for _, limit, used in _groups())) if f is not None]
+    return min(figures, default=None)
+
+
+def situation() -> str:
+    """What is free, in words."""
+    machine = _machine()
+    words = [f"{figure(machine)} free on the machine"] if machine is not None else []
+    words += [f"control group {name}: {figure(used)} of {figure(limit)} used" for name, limit, used in _groups()]
+    return "; ".join(words) or "what is free is unknown here"
+
+
+def figure(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / (1 << 20):,.1f} MiB" if size < 1 << 30 else f"{size / (1 << 30):,.2f} GiB"
+
+
+def require_descriptors(count: int) -> None:
+    """Check that ``count`` more descriptors can be opened.
+
+    Raises:
+        OSError: they cannot, with the limit.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > soft:
+        raise descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), count)
+
+
+def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
+    """``error`` with the limit on descriptors in its text, where that is what it is about."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return error
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = "more" if wanted is None else f"{wanted} more"
+    return OSError(
+        error.errno,
+        f"{error.strerror}: expected to open {need} for worker processes, but {len(os.listdir('/proc/self/fd'))} of at "
+        f"most {soft} (hard limit {hard}) are open. Use fewer workers, or raise the limit with `ulimit -n` or "
+        "resource.setrlimit",
+    )
+
+
+def _machine() -> int | None:
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _groups() -> list[tuple[str, int, int]]:
+    """Name, limit and use of the memory control groups (version 2 or 1) that hold this process and have a limit."""
+    found: list[tuple[str, int, int]] = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup/memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        # Inside a container the path is often the host's, and the container's own group is the root.
+        for place in dict.fromkeys([folder, *folder.parents, root]):
+            if root in (place, *place.parents):
+                found += _group(place, *names)
+    return found
+
+
+def _group(place: Path, limit_name: str, used_name: str, cache_name: str) -> list[tuple[str, int, int]]:
+    try:
+        text = (place / limit_name).read_text().strip()
+        if text == "max" or int(text) >= 1 << 62:
+            return []
+        used = int((place / used_name).read_text())
+        for line in (place / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == cache_name:
+                used -= int(value)  # clean file pages go when memory is needed
+        return [(str(place), int(text), max(used, 0))]
+    except (OSError, ValueError):
+        return []

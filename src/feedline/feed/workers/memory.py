@@ -1,0 +1,304 @@
+"""Anonymous shared memory: segments that a worker fills and the parent hands out as they are.
+
+A segment is one memfd, mapped by the worker that made it and by the parent. It belongs to one of them at a time: the
+worker takes a free one for the results of a unit, the parent gives it back when the last array over it has died. Who
+has it stands in one byte of a table that both map, so that giving back is a store: no message, no lock, from any
+thread and from the garbage collector too. A descriptor exists only while a segment travels, so the number of results
+alive is bounded by memory, not by ``RLIMIT_NOFILE``.
+
+Memory is allocated before it is mapped (``posix_fallocate``), after a look at what is free: too little is a
+`MemoryError` with the figures, never a SIGBUS.
+
+Cost: a segment that is used again costs nothing but the bytes written into it; a new one its page faults on both sides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+from feedline.feed.workers import limits
+
+FREE, TAKEN, FORGOTTEN = 0, 1, 2
+"""States of a segment: the worker's to take; in use by a unit or a result; never to be used again."""
+
+SEGMENTS = 4096
+"""Segments that can be reused for each worker; further ones are used once."""
+
+ALIGNMENT = 64
+_PAGE = mmap.PAGESIZE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Mapping:
+    """``size`` bytes of a memfd in this process's memory, until this object dies.
+
+    Python's own ``mmap`` keeps a descriptor for each mapping; this one needs none.
+    """
+
+    __slots__ = ("__weakref__", "_kind", "_munmap", "address", "size")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.address = 0
+        address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_POPULATE, fd, 0)
+        if address == ctypes.c_void_p(-1).value:
+            error = ctypes.get_errno()
+            raise OSError(error, f"{os.strerror(error)} while mapping {size} bytes of shared memory")
+        self.address, self.size = address, size
+        self._kind: Any = ctypes.c_ubyte * size
+        self._munmap = _libc.munmap  # module globals are gone when the interpreter ends
+
+    def window(self) -> Any:
+        """A new object over the memory, which keeps the mapping; every view made of it keeps it in turn."""
+        window = self._kind.from_address(self.address)
+        window.mapping = self
+        return window
+
+    def __del__(self) -> None:
+        if self.address:
+            self._munmap(self.address, self.size)
+
+
+def view(window: Any) -> memoryview:
+    """The bytes of a window, writable."""
+    return memoryview(window).cast("B")
+
+
+def create(size: int, name: str = "feedline") -> int:
+    """The descriptor of ``size`` bytes of allocated anonymous shared memory.
+
+    Raises:
+        MemoryError: not so much is free, with the figures.
+        OSError: out of descriptors, and the like.
+    """
+    limits.require_memory(size)
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        raise limits.descriptors_short(error) from error
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        raise MemoryError(
+            f"{error.strerror} while allocating {limits.figure(size)} of shared memory; {limits.situation()}"
+        ) from error
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Piece(NamedTuple):
+    """``nbytes`` at ``offset`` of segment ``number``: how a result is named in a message."""
+
+    number: int
+    offset: int
+    nbytes: int
+
+
+# ---- the worker's side ------------------------------------------------------------------------------------------
+
+
+class _Own:
+    """A segment of this worker."""
+
+    __slots__ = ("bytes", "fd", "mapping", "number", "used")
+
+    def __init__(self, number: int, fd: int, size: int) -> None:
+        self.number, self.fd = number, fd
+        self.mapping = Mapping(fd, size)
+        self.bytes = view(self.mapping.window())
+        self.used = 0
+
+
+class Arena:
+    """Where a worker puts the results of one unit after the other.
+
+    Args:
+        flags: the worker's part of the table of states, a byte a segment.
+        keep: free segments that are kept for units to come.
+    """
+
+    def __init__(self, flags: memoryview, keep: int) -> None:
+        self._flags, self._keep = flags, keep
+        self._segments: dict[int, _Own] = {}
+        self._unit: list[_Own] = []
+        self._fresh: list[_Own] = []
+        self._retired: list[int] = []
+        self._expected = 0
+        self._once = SEGMENTS
+        self.thread = threading.get_ident()
+
+    def take(self, nbytes: int) -> tuple[Piece, memoryview]:
+        """``nbytes`` of the current unit's memory: their name and a writable view of them.
+
+        Raises:
+            MemoryError: not so much is free.
+        """
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        own = self._unit[-1] if self._unit else None
+        if own is None or own.used + size > own.mapping.size:
+            # A unit that outgrows what was seen doubles, so that however many arrays it has, its segments are few.
+            own = self._segment(max(size, self._expected, sum(o.used for o in self._unit)))
+            self._unit.append(own)
+        offset = own.used
+        own.used += size
+        return Piece(own.number, offset, nbytes), own.bytes[offset : offset + nbytes]
+
+    def find(self, address: int, nbytes: int) -> Piece | None:
+        """The name of memory that was taken for the current unit, or None if it was not."""
+        for own in self._unit:
+            offset = address - own.mapping.address
+            if offset >= 0 and offset + nbytes <= own.used:
+                return Piece(own.number, offset, nbytes)
+        return None
+
+    def announce(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+        """Number and size of the segments that the parent has not seen, their descriptors, and the retired numbers."""
+        fresh = [(own.number, own.mapping.size) for own in self._fresh]
+        return fresh, [own.fd for own in self._fresh], self._retired
+
+    def taken(self) -> list[int]:
+        """The segments of the current unit."""
+        return [own.number for own in self._unit]
+
+    def sent(self) -> None:
+        """The unit's result and what `announce` said have gone to the parent; begin the next unit."""
+        for own in self._fresh:
+            os.close(own.fd)
+            own.fd = -1
+        self._fresh, self._retired = [], []
+        if self._unit:
+            self._expected = max(self._expected, sum(own.used for own in self._unit))
+            for own in self._unit:
+                if own.number >= SEGMENTS:
+                    del self._segments[own.number]
+            self._unit = []
+
+    def drop(self) -> None:
+        """Take back all memory of the current unit: it failed."""
+        for own in self._unit:
+            own.used = 0
+            if own.number < SEGMENTS:
+                self._flags[own.number] = FREE
+            else:
+                del self._segments[own.number]
+                self._fresh.remove(own)
+                os.close(own.fd)
+        self._unit = []
+
+    def _segment(self, size: int) -> _Own:
+        flags, free = self._flags, []
+        for number, own in list(self._segments.items()):
+            state = flags[number]
+            if state == FREE:
+                free.append(own)
+            elif state == FORGOTTEN:
+                # The parent has let go of it for good; only the memory of this side is left.
+                del self._segments[number]
+                flags[number] = FREE
+        fitting = [own for own in free if own.mapping.size >= size]
+        chosen = min(fitting, key=lambda own: own.mapping.size, default=None)
+        # What is too small for the units seen of late, or too many, goes.
+        spare = [own for own in free if own is not chosen]
+        small = [own for own in spare if own.mapping.size < self._expected]
+        large = [own for own in spare if own.mapping.size >= self._expected]
+        for own in small + large[self._keep :]:
+            if own.fd < 0:  # a segment that is still to be announced cannot be retired yet
+                del self._segments[own.number]
+                self._retired.append(own.number)
+        if chosen is None:
+            number = self._number()
+            size = -(-size // _PAGE) * _PAGE
+            chosen = _Own(number, create(size), size)
+            self._segments[number] = chosen
+            self._fresh.append(chosen)
+        if chosen.number < SEGMENTS:
+            flags[chosen.number] = TAKEN
+        chosen.used = 0
+        return chosen
+
+    def _number(self) -> int:
+        # A retired number is not given again before the parent has heard of it.
+        for number in range(SEGMENTS):
+            if number not in self._segments and number not in self._retired:
+                return number
+        self._once += 1
+        return self._once - 1
+
+
+# ---- the parent's side ------------------------------------------------------------------------------------------
+
+
+class Segment:
+    """A segment of a worker, as the parent sees it."""
+
+    __slots__ = ("_flags", "_pid", "forget", "mapping", "number")
+
+    def __init__(self, number: int, fd: int, size: int, flags: memoryview) -> None:
+        self.number, self._flags, self._pid = number, flags, os.getpid()
+        self.mapping = Mapping(fd, size)
+        self.forget = False
+
+    def window(self) -> memoryview:
+        """The segment's memory, to be lent."""
+        return view(self.mapping.window())
+
+    def lend(self, window: memoryview) -> None:
+        """Once: when this window and all views made of it have died, the worker has the memory back."""
+        _Lease(window.obj, self)
+
+    def give_back(self) -> None:
+        """Nothing in this process looks at the memory any more."""
+        # A forked child has a copy of this object; the memory is not its to give.
+        if self.number < SEGMENTS and os.getpid() == self._pid:
+            self._flags[self.number] = FORGOTTEN if self.forget else FREE
+
+
+class _Lease(weakref.ref[Any]):
+    """Calls `Segment.give_back` when a window dies. NumPy arrays are invisible to the garbage collector, so what
+    an array holds never looks dead before the array is."""
+
+    __slots__ = ("segment",)
+    segment: Segment
+
+    def __new__(cls, window: Any, segment: Segment) -> _Lease:
+        self = super().__new__(cls, window, cls.over)
+        self.segment = segment
+        _leases.add(self)
+        return self
+
+    def __init__(self, window: Any, segment: Segment) -> None:
+        super().__init__(window, _Lease.over)  # type: ignore[call-arg]  # what ref takes, object does not
+
+    @staticmethod
+    def over(lease: Any) -> None:
+        _leases.discard(lease)
+        lease.segment.give_back()
+
+    # Leases of equal windows are not equal, and live in a set.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+_leases: set[_Lease] = set()
+
+
+def _forked() -> None:
+    # The child may look at the results it has inherited for ever: their memory must not be filled again.
+    for lease in list(_leases):
+        lease.segment.forget = True
+
+
+os.register_at_fork(after_in_parent=_forked)

@@ -1,0 +1,119 @@
+"""What comes of a unit, and the figures of who made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from feedline.feed.workers.failure import Failure
+from feedline.feed.workers.memory import Piece, Segment
+from feedline.feed.workers.message import decode
+
+
+class Outcome(Protocol):
+    """A result or a failure that nobody has taken yet."""
+
+    def take(self) -> Any:
+        """The tree; raises what the unit raised."""
+
+    def drop(self) -> None:
+        """Nobody will take it."""
+
+
+class Failed:
+    """The outcome of a unit that raised, or of one whose workers died."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: Failure | BaseException) -> None:
+        self._why = why
+
+    def take(self) -> Any:
+        """Raises it."""
+        if isinstance(self._why, Failure):
+            self._why.throw()
+        raise self._why
+
+    def drop(self) -> None:
+        """Nothing is held."""
+
+
+class Value:
+    """The outcome of a unit that ran in this process."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def take(self) -> Any:
+        """The tree as it was returned."""
+        return self._value
+
+    def drop(self) -> None:
+        """Nothing is held."""
+
+
+class Arrived:
+    """A result as it lies in shared memory."""
+
+    __slots__ = ("_pieces", "_segments", "_text", "_windows")
+
+    def __init__(self, segments: dict[int, Segment], pieces: list[Piece], text: bytes | Piece) -> None:
+        self._segments, self._pieces, self._text = segments, pieces, text
+        self._windows: dict[int, memoryview] = {}
+
+    def take(self) -> Any:
+        """The tree, whose arrays are views of the memory, and keep it when this object is gone."""
+        # Interrupted, it is taken once more, so what is done stays done. Nothing is lent twice, or given back early.
+        windows = self._windows
+        for number, segment in list(self._segments.items()):
+            if number not in windows:
+                windows[number] = segment.window()
+            del self._segments[number]
+            segment.lend(windows[number])
+        buffers = [windows[number][offset : offset + nbytes] for number, offset, nbytes in self._pieces]
+        text = self._text
+        return decode(text if isinstance(text, bytes) else windows[text[0]][text[1] : text[1] + text[2]], buffers)
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        segments, self._segments = self._segments, {}
+        for segment in segments.values():
+            segment.give_back()
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """What one worker has done.
+
+    Attributes:
+        index: which.
+        pid: its process, or this one for a thread.
+        units: results and failures that came from it.
+        seconds: time it spent on them.
+        bytes: size of the results, large buffers and pickle; 0 for threads, whose results do not travel.
+        restarts: times it died and was started again.
+    """
+
+    index: int
+    pid: int = 0
+    units: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """What a pool has done.
+
+    Attributes:
+        workers: one by one.
+        restarts: times a worker died and was started again.
+        stages: seconds by stage as the task measured them, summed over workers.
+    """
+
+    workers: list[WorkerStats]
+    restarts: int = 0
+    stages: dict[str, float] = field(default_factory=dict)

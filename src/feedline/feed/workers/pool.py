@@ -1,0 +1,267 @@
+"""The pool: units go in, tickets come back, results come out by ticket.
+
+Any idle worker takes the next unit. A pool lives until it is closed, is no longer referenced, or the interpreter
+ends; nothing is left of it then: no process, no descriptor, no shared memory but what the caller's arrays hold. A
+process forked from this one has no part in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+from feedline.feed.workers.crew import ProcessCrew
+from feedline.feed.workers.outcome import Outcome, PoolStats
+from feedline.feed.workers.threads import ThreadCrew
+
+
+class Task(Protocol):
+    """What workers do. It is pickled once for each worker process; threads share it.
+
+    A task may also have ``seconds() -> dict[str, float]``: time by stage since it started, summed into
+    `Pool.stats`.
+    """
+
+    def start(self, worker: int, workers: int) -> None:
+        """Called once in every worker before its first unit; what it raises, every unit of the worker raises."""
+
+    def run(self, unit: Any) -> Any:
+        """The result of one unit: any tree of tuples, lists, dicts, arrays, tensors and picklable objects."""
+
+
+class Pool:
+    """Workers that run one task.
+
+    Args:
+        task: see `Task`. A worker that is replaced gets the task as it is then.
+        workers: how many, at least 1.
+        kind: processes or threads.
+        method: how processes start: a method's name, a multiprocessing context, or None for forkserver.
+        depth: units outstanding for each worker that memory is kept for; more are served, less cheaply.
+        timeout: seconds without any result after which `result` raises; 0: never.
+        shared_memory: whether large results travel in shared memory or through a socket.
+
+    Raises:
+        ValueError: an argument has no meaning.
+        OSError: processes or descriptors cannot be had, with the limit.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        workers: int,
+        *,
+        kind: Literal["process", "thread"] = "process",
+        method: Any = None,
+        depth: int = 2,
+        timeout: float = 0.0,
+        shared_memory: bool = True,
+    ) -> None:
+        self._closed = True
+        if workers < 1:
+            raise ValueError(f"expected at least 1 worker, got {workers}")
+        if timeout < 0:
+            raise ValueError(f"expected a timeout of at least 0 seconds, got {timeout}")
+        if kind not in ("process", "thread"):
+            raise ValueError(f"expected kind to be 'process' or 'thread', got {kind!r}")
+        self.timeout = timeout
+        self._count, self._pid, self._next = workers, os.getpid(), 0
+        self._changed = threading.Condition()
+        self._leader: int | None = None  # the thread that listens
+        self._waited: set[int] = set()
+        self._done: dict[int, Outcome] = {}
+        self._crew: ProcessCrew | ThreadCrew = (
+            ThreadCrew(task, workers)
+            if kind == "thread"
+            else ProcessCrew(task, workers, method, max(depth, 1), shared_memory)
+        )
+        self._closed = False
+        _pools.add(self)
+
+    @property
+    def workers(self) -> int:
+        """How many."""
+        return self._count
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, by worker."""
+        return self._crew.pids
+
+    def submit(self, unit: Any, worker: int | None = None) -> int:
+        """Queue ``unit`` and return its ticket: 0, 1, 2, ... Does not block.
+
+        Args:
+            unit: something small that can be pickled.
+            worker: the only one that may run it, in the order of submission; None: whichever is idle.
+
+        Raises:
+            RuntimeError: the pool is closed or belongs to another process.
+        """
+        self._check()
+        if worker is not None and not 0 <= worker < self._count:
+            raise ValueError(f"expected a worker from 0 to {self._count - 1}, got {worker}")
+        with self._changed:
+            ticket = self._next
+            self._next += 1
+            self._waited.add(ticket)
+            try:
+                self._crew.put(ticket, unit, worker)
+            except BaseException:
+                self._waited.discard(ticket)
+                self._crew.cancel([ticket])
+                raise
+        return ticket
+
+    def result(self, ticket: int) -> Any:
+        """The result of a unit, waiting for it; its ticket is used up.
+
+        Arrays and tensors are writable views of memory that is the caller's until the last of them dies.
+
+        Raises:
+            Exception: what `Task.run` raised, with its type.
+            WorkerError: workers died twice over this unit.
+            RuntimeError: no worker had a result for ``timeout`` seconds; the pool is closed or another process's.
+            ValueError: no such ticket, or its result has been taken.
+        """
+        self._wait(lambda: ticket in self._done, (ticket,))
+        try:
+            tree = self._done[ticket].take()
+        except KeyboardInterrupt:
+            raise  # the caller may ask again
+        except BaseException:
+            self._forget(ticket)
+            raise
+        self._forget(ticket)
+        return tree
+
+    def ready(self, ticket: int) -> bool:
+        """Whether `result` would not wait."""
+        self._check((ticket,))
+        if ticket not in self._done:
+            self._listen(0.0, lambda: ticket in self._done)
+        return ticket in self._done
+
+    def any_of(self, tickets: Iterable[int]) -> int:
+        """The first of ``tickets`` whose result is there, waiting for one; raises as `result` does for timeouts."""
+        tickets = list(tickets)
+        if not tickets:
+            raise ValueError("expected at least one ticket to wait for, got none")
+        self._wait(lambda: not self._done.keys().isdisjoint(tickets), tickets)
+        return next(ticket for ticket in tickets if ticket in self._done)
+
+    def cancel(self, tickets: Iterable[int] | None = None) -> None:
+        """Throw away the results of ``tickets``, or all: those there are, queued or running.
+
+        Unknown tickets and used ones are passed over.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        with self._changed:
+            gone = list(self._waited) if tickets is None else [t for t in tickets if t in self._waited]
+            self._waited.difference_update(gone)
+            self._crew.cancel(gone)
+            dropped = [self._done.pop(ticket) for ticket in gone if ticket in self._done]
+        for outcome in dropped:
+            outcome.drop()
+
+    def stats(self) -> PoolStats:
+        """What has been done so far."""
+        workers = [replace(f, pid=pid) for f, pid in zip(self._crew.figures, self._crew.pids, strict=False)]
+        return PoolStats(workers or list(self._crew.figures), self._crew.restarts, self._crew.stages)
+
+    def close(self) -> None:
+        """End the workers and drop what nobody took; units that run get a few seconds. Closing twice is fine."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._crew.close()
+        dropped, self._done = self._done, {}
+        self._waited.clear()
+        for outcome in dropped.values():
+            outcome.drop()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"pids {self.pids}"
+        return f"Pool({self._count} workers, {len(self._waited)} outstanding, {state})"
+
+    # ---- within ----------------------------------------------------------------------------------------
+
+    def _check(self, tickets: Iterable[int] = ()) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this pool of workers belongs to process {self._pid}, and this is process {os.getpid()}, forked from "
+                "it: make a new loader here"
+            )
+        if self._closed:
+            raise RuntimeError("this pool of workers is closed")
+        for ticket in tickets:
+            if ticket not in self._waited:
+                raise ValueError(f"ticket {ticket} is unknown, cancelled, or its result has been taken")
+
+    def _wait(self, there: Callable[[], bool], tickets: Iterable[int]) -> None:
+        self._check(tickets)
+        deadline = time.monotonic() + self.timeout if self.timeout else None
+        while not there():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds")
+            if self._listen(left, there) and self.timeout:
+                deadline = time.monotonic() + self.timeout
+            self._check(tickets)
+
+    def _listen(self, timeout: float | None, there: Callable[[], bool]) -> bool:
+        """Wait until something comes in, unless what is waited for is ``there``; whether anything came."""
+        me = threading.get_ident()
+        with self._changed:
+            if there():
+                return True
+            # One thread listens, the others hear from it. Should it be this one by its own word, then an interrupt
+            # came between that word and the listening.
+            if self._leader is not None and self._leader != me:
+                return timeout != 0 and self._changed.wait(timeout)
+            self._leader = me
+        try:
+            return self._crew.poll(timeout)
+        finally:
+            with self._changed:
+                # Whatever interrupts this, a result is in one place at least.
+                arrived = self._crew.outcomes
+                while arrived:
+                    ticket, outcome = arrived[0]
+                    if ticket in self._waited:
+                        self._done[ticket] = outcome
+                    else:
+                        outcome.drop()
+                    arrived.popleft()
+                self._leader = None
+                self._changed.notify_all()
+
+    def _forget(self, ticket: int) -> None:
+        with self._changed:
+            self._done.pop(ticket, None)
+            self._waited.discard(ticket)
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()

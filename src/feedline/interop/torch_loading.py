@@ -1,0 +1,270 @@
+"""What the loader needs of torch: its collation, its generators, its worker info, its pinned memory.
+
+Imported by name when torch is there; the loader works without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import IterableDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data._utils import collate as collation
+from torch.utils.data._utils import worker as workers
+from torch.utils.data._utils.pin_memory import pin_memory
+
+__all__ = ["IterableDataset", "StackDataset", "Subset", "TensorDataset", "pin_memory"]
+
+default_collate = torch.utils.data.default_collate
+default_convert = torch.utils.data.default_convert
+Tensor = torch.Tensor
+from_numpy = torch.from_numpy
+
+_COLLATE_MAP = dict(collation.default_collate_fn_map)
+# What NumPy and torch call the same element type; collating others is left to torch.
+DTYPES = {
+    np.dtype(name): getattr(torch, torch_name)
+    for name, torch_name in (
+        ("bool", "bool"),
+        ("uint8", "uint8"),
+        ("int8", "int8"),
+        ("int16", "int16"),
+        ("int32", "int32"),
+        ("int64", "int64"),
+        ("float16", "float16"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("complex64", "complex64"),
+        ("complex128", "complex128"),
+    )
+}
+_NUMPY = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def collates_as_usual() -> bool:
+    """Whether nobody has registered another way to collate."""
+    return bool(collation.default_collate_fn_map == _COLLATE_MAP)
+
+
+def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
+    """As ``torch.stack``, into memory from ``empty(shape, dtype)``; None if only torch itself can do it."""
+    first = tensors[0]
+    dtype = _NUMPY.get(first.dtype)
+    if dtype is None or first.layout is not torch.strided or first.device.type != "cpu" or first.is_nested:
+        return None
+    shape = (len(tensors), *first.shape)
+    if not all(type(t) is torch.Tensor and t.dtype is first.dtype and not t.requires_grad for t in tensors):
+        return None
+    out = from_numpy(empty(shape, dtype))
+    return torch.stack(tensors, 0, out=out) if all(t.shape == first.shape for t in tensors) else None
+
+
+def first_seed(generator: Any) -> int:
+    """A seed from ``generator``, or from torch's global one."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class GlobalGenerator:
+    """torch's global generator of the CPU, as something to mark, seed and put back."""
+
+    def words(self) -> Any:
+        """Its state as bytes."""
+        return torch.default_generator.get_state().numpy().tobytes()
+
+    mark = words
+
+    def restore(self, mark: Any) -> None:
+        """Put it back."""
+        torch.default_generator.set_state(torch.frombuffer(bytearray(mark), dtype=torch.uint8))
+
+    def seed(self, number: int) -> None:
+        """Seed it; other devices' generators stay."""
+        torch.default_generator.manual_seed(number)
+
+
+_FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")
+_IN_PLACE = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "cauchy_")
+_RANDOM = frozenset(
+    [getattr(torch, name) for name in _FACTORIES]
+    + [getattr(torch.Tensor, name) for name in (*_IN_PLACE, "bernoulli", "multinomial")]
+)
+
+
+class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
+    """While it is entered, random functions of torch called in this thread draw from the thread's own generator.
+
+    The global one is the loop's, which may be drawing at the same moment. Functions that take no generator (dropout,
+    ``torch.rand_like``) stay with it.
+
+    Args:
+        number: what seeds the generator for the sample of the moment.
+    """
+
+    def __init__(self, number: Callable[[], int]) -> None:
+        super().__init__()
+        self._number = number
+        self._seeded: int | None = None
+        self._generator: Any = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _RANDOM and kwargs.get("generator") is None:
+            number = self._number()
+            if number != self._seeded:
+                self._generator = torch.Generator().manual_seed(number)
+                self._seeded = number
+            kwargs = {**kwargs, "generator": self._generator}
+        return func(*args, **kwargs)
+
+
+# ---- worker info --------------------------------------------------------------------------------------------------
+
+
+class _Threads(threading.local):
+    info: Any = None
+
+
+_threads = _Threads()
+
+
+def set_worker_info(index: int, count: int, seed: int, dataset: Any, thread: bool) -> None:
+    """Make ``torch.utils.data.get_worker_info()`` say so in this process, or in this thread."""
+    info = workers.WorkerInfo(id=index, num_workers=count, seed=seed, dataset=dataset)
+    if not thread:
+        workers._worker_info = info
+        return
+    if not hasattr(workers, "_feedline_threads"):
+        # Datasets have imported the function by name, so that only its code can be given another meaning.
+        workers._feedline_threads = _threads
+        workers.get_worker_info.__code__ = _info_by_thread.__code__
+    _threads.info = info
+
+
+def _info_by_thread() -> Any:
+    return _feedline_threads.info or _worker_info  # type: ignore[name-defined]  # noqa: F821  # in torch's module
+
+
+# ---- devices ------------------------------------------------------------------------------------------------------
+
+
+def pins(named: str) -> bool:
+    """Whether memory can be pinned here; warns, as torch does, where not, and of a device that was ``named``."""
+    if named:
+        warnings.warn(
+            f"pin_memory_device={named!r} is without effect: memory is pinned for the accelerator that torch finds",
+            UserWarning,
+            stacklevel=4,
+        )
+    if torch.accelerator.is_available():
+        return True
+    warnings.warn(
+        "pin_memory=True was given, but torch finds no accelerator: nothing is pinned", UserWarning, stacklevel=4
+    )
+    return False
+
+
+def pinned(batch: Any) -> Any:
+    """``batch`` with its tensors in pinned memory; objects with a ``pin_memory`` method pin themselves."""
+    return pin_memory(batch)
+
+
+class Transfer:
+    """Batches to a device; on CUDA by a stream of its own, so that the copy runs beside the computation.
+
+    Args:
+        device: where to.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.device = torch.device(device)
+        self.asynchronous = self.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.device) if self.asynchronous else None
+
+    def start(self, batch: Any) -> tuple[Any, Any]:
+        """The batch on the device, perhaps still being copied, and what `finish` needs."""
+        if self._stream is None:
+            return _moved(batch, lambda tensor: tensor.to(self.device), self._other), None
+        held: list[Any] = []
+
+        def move(tensor: Any) -> Any:
+            source = tensor.pin_memory() if tensor.device.type == "cpu" and not tensor.is_pinned() else tensor
+            held.append(source)
+            return source.to(self.device, non_blocking=True)
+
+        with torch.cuda.stream(self._stream):
+            moved = _moved(batch, move, self._other)
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return moved, (event, held)
+
+    def finish(self, batch: Any, pending: Any) -> Any:
+        """The batch, safe to use on the current stream."""
+        if pending is not None:
+            event, _ = pending
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(event)
+
+            # The allocator must not hand the memory out again before this stream is done with it.
+            def record(tensor: Any) -> Any:
+                if tensor.device.type == "cuda":
+                    tensor.record_stream(current)
+                return tensor
+
+            _moved(batch, record, lambda other: other)
+        return batch
+
+    def _other(self, value: Any) -> Any:
+        """A batch type of one's own moves itself, if it can."""
+        return value.to(self.device) if callable(getattr(value, "to", None)) else value
+
+
+def _moved(tree: Any, move: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, Tensor):
+        return move(tree)
+    if isinstance(tree, np.ndarray) and tree.dtype in DTYPES:
+        return move(from_numpy(np.ascontiguousarray(tree)))
+    if isinstance(tree, Mapping):
+        moved = {key: _moved(value, move, other) for key, value in tree.items()}
+        with contextlib.suppress(TypeError):
+            return type(tree)(moved)  # type: ignore[call-arg]
+        return moved
+    if isinstance(tree, tuple):
+        parts = [_moved(value, move, other) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    if isinstance(tree, list):
+        return [_moved(value, move, other) for value in tree]
+    return other(tree)
+
+
+def generator_state(generator: Any) -> str:
+    """State of a ``torch.Generator`` as hex digits."""
+    return bytes(generator.get_state().numpy().tobytes()).hex()
+
+
+def set_generator_state(generator: Any, state: str) -> None:
+    """Put a ``torch.Generator`` to a state as `generator_state` gives it."""
+    generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it is a ``torch.Generator``."""
+    return isinstance(value, torch.Generator)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is host memory that NumPy can look at as it lies."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.dtype in _NUMPY
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )

@@ -1,0 +1,76 @@
+"""Tensors as arrays on their way between processes: what the workers' messages do with torch.
+
+A dense tensor in the CPU's memory becomes an array over its own memory, and on the other side a tensor over the memory
+that the message was put in: no copy but the message's own. Everything else (sparse, quantised, nested, on a device) is
+pickled as torch does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+_NUMPY = {
+    torch.bool,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+}
+"""dtypes that NumPy has too; the others (bfloat16, float8, ...) travel as integers of their size."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Reduce = Callable[[np.ndarray[Any, Any]], tuple[Any, tuple[Any, ...]]]
+
+
+def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
+    """The entries of a pickler's dispatch table for tensors; ``reduce`` is what reduces an array."""
+
+    def tensor(value: torch.Tensor) -> Any:
+        plain = (
+            value.layout is torch.strided
+            and value.device.type == "cpu"
+            and not value.is_quantized
+            and not value.is_conj()
+            and not value.is_neg()
+            and not value.is_nested
+            and not value.__dict__
+        )
+        if not plain or (value.requires_grad and not value.is_leaf):
+            return value.__reduce_ex__(5)
+        dtype = value.dtype
+        if dtype in _NUMPY:
+            make, arguments = reduce(value.detach().numpy())
+            return (_tensor, (make, *arguments)) if not value.requires_grad else (_leaf, (make, *arguments))
+        integers = _INTEGERS.get(dtype.itemsize)
+        if integers is None:
+            return value.__reduce_ex__(5)
+        make, arguments = reduce(value.detach().view(integers).numpy())
+        return _other, (dtype, value.requires_grad, make, *arguments)
+
+    return {torch.Tensor: tensor}
+
+
+def _tensor(make: Any, *arguments: Any) -> torch.Tensor:
+    return torch.from_numpy(make(*arguments))
+
+
+def _leaf(make: Any, *arguments: Any) -> torch.Tensor:
+    return torch.from_numpy(make(*arguments)).requires_grad_()
+
+
+def _other(dtype: torch.dtype, requires_grad: bool, make: Any, *arguments: Any) -> torch.Tensor:
+    return torch.from_numpy(make(*arguments)).view(dtype).requires_grad_(requires_grad)

@@ -1,0 +1,82 @@
+"""What a call was given, as one list of tensors for each key; nothing but types and lengths is looked at here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.kvstore.base import Key, RefusedError
+
+
+def checked_key(key: Any) -> Key:
+    """A key as it is stored.
+
+    Raises:
+        TypeError: it is neither int nor str.
+    """
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int):
+        return int(key)  # True is 1
+    raise TypeError(f"expected an int or str as key, got {key!r}, of type {type(key).__name__}")
+
+
+def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
+    """What belongs to each key, in the order of the call; what comes for one key several times is one list.
+
+    Raises:
+        TypeError: a key or value of a wrong type, or keys of both kinds.
+        RefusedError: lists of different lengths, or a key without a value.
+    """
+    found: dict[Key, list[Any]] = {}
+    if not isinstance(key, (list, tuple)):
+        found[checked_key(key)] = listed(value, name)
+        return found
+    keys = [checked_key(one) for one in key]
+    if len({type(one) for one in keys}) > 1:
+        raise TypeError(f"expected keys of one kind, got both int and str: {keys}")
+    if not isinstance(value, (list, tuple)) or len(value) != len(keys):
+        got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+        raise RefusedError(f"expected a list of {len(keys)} {name}s, one for each key, got {got}")
+    for one, item in zip(keys, value, strict=True):
+        tensors = listed(item, name)
+        if one in found:
+            found[one] += tensors
+        else:
+            found[one] = tensors
+    return found
+
+
+def listed(value: Any, name: str) -> list[Any]:
+    """One value or a list of them as a list of tensors."""
+    if not isinstance(value, (list, tuple)):
+        return [as_tensor(value, name)]
+    if not value:
+        raise RefusedError(f"expected at least one {name} for each key, got an empty list")
+    # Most of what comes is what it should be, and a call for each would cost more than all else.
+    plain = torch.Tensor
+    return [one if type(one) is plain and not one.requires_grad else as_tensor(one, name) for one in value]
+
+
+def as_tensor(value: Any, name: str) -> torch.Tensor:
+    """A tensor outside autograd that shares the memory of what was given."""
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.requires_grad else value
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"expected a torch tensor or NumPy array as {name}, got {type(value).__name__}")
+    if not value.flags.writeable:
+        if name == "out":
+            raise RefusedError("expected an out that can be written to, got a read-only array")
+        value = value.copy()
+    try:
+        return torch.from_numpy(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"expected a NumPy array that torch can look at as {name}: {error}") from error
+
+
+def checked_priority(priority: Any) -> None:
+    """Raises TypeError for a priority that is no int."""
+    if not isinstance(priority, int):
+        raise TypeError(f"expected an int as priority, got {priority!r}")

@@ -1,0 +1,447 @@
+"""Stores within one process: ``local`` keeps what it stores on the CPU, ``device`` where a key's first value lay.
+
+Costs: a push reads each value once and writes the sum once; with an updater the sum goes to a buffer, made at the
+first push of a key, and what is stored is copied first, so that a failed updater leaves no trace (the optimizers of
+`feedline.kvstore.optimizers` need neither). A pull reads what is stored once for all outs, and `pushpull` saves that
+too: values, sum and outs are one pass. All keys of a call share one call of the native kernel. Nothing is allocated in
+the steady state, but for gradients of rows and for values on other devices.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from feedline.kvstore import merging, rows
+from feedline.kvstore.arguments import checked_key, checked_priority, grouped
+from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
+from feedline.kvstore.compression import Channel, Compression, compression
+from feedline.kvstore.optimizers import Optimizer, optimizer
+from feedline.kvstore.states import load_states, save_states
+
+
+class Entry:
+    """One key.
+
+    Attributes:
+        key: its key.
+        place: how many keys were made before it.
+        stored: the array, contiguous.
+        merged: where sums go before an updater sees them; made when it is first needed.
+        spare: what `stored` was before an updater began; made when it is first needed.
+        channels: for each value of a push, what compression keeps.
+    """
+
+    __slots__ = ("channels", "key", "merged", "place", "spare", "stored")
+
+    def __init__(self, key: Key, place: int, stored: Any) -> None:
+        self.key, self.place, self.stored = key, place, stored
+        self.merged: Any = None
+        self.spare: Any = None
+        self.channels: list[Channel] = []
+
+
+#: Elements up to which two calls of torch cost less than one of the native kernel.
+SMALL = 1 << 14
+#: A key, and values of one push or outs of one pull.
+Group = tuple[Entry, Sequence[Any]]
+
+
+class LocalStore(KVStore):
+    """A store within this process; see `KVStore`.
+
+    Args:
+        type: ``local`` or ``device``.
+    """
+
+    def __init__(self, type: str = "local") -> None:
+        self.type = type
+        self._on_cpu = type == "local"
+        self._lock = threading.RLock()
+        self._entries: dict[Key, Entry] = {}
+        self._updater: Updater | None = None
+        self._compression: Compression | None = None
+        self._plain = True  # neither of the two: a push is a copy
+        self._updating = False
+        self._closed = False
+
+    # ---- the six verbs --------------------------------------------------------------------------------------
+
+    def init(self, key: Any, value: Any) -> None:
+        """See `KVStore`."""
+        given = grouped(key, value, "value")
+        with self._lock:
+            self._check_new(given)
+            self._make(given)
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """See `KVStore`."""
+        checked_priority(priority)
+        with self._lock:
+            entry = self._simple(key, value)
+            if entry is not None and self._plain and value.dtype is entry.stored.dtype:
+                entry.stored.copy_(value)
+                return
+            self._push(self._values(grouped(key, value, "value")))
+
+    def pull(self, key: Any, out: Any, priority: int = 0) -> None:
+        """See `KVStore`."""
+        checked_priority(priority)
+        with self._lock:
+            entry = self._simple(key, out)
+            if entry is not None and out.is_contiguous():
+                out.copy_(entry.stored)
+                return
+            self._pull(self._outs(grouped(key, out, "out")))
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """See `KVStore`."""
+        checked_priority(priority)
+        with self._lock:
+            entry = self._simple(key, value)
+            if entry is not None and self._plain and value.dtype is entry.stored.dtype:
+                if out is None:
+                    entry.stored.copy_(value)  # and the values hold the sum already
+                    return
+                if value.numel() < SMALL and self._simple(key, out) is entry and out.is_contiguous():
+                    entry.stored.copy_(value)
+                    out.copy_(entry.stored)
+                    return
+            values = self._values(grouped(key, value, "value"))
+            outs = self._outs(grouped(key, value if out is None else out, "out"))
+            if self._can_fuse(values, outs):
+                merging.run([(given, [e.stored, *to]) for (e, given), (_, to) in zip(values, outs, strict=True)])
+            else:
+                self._push(values)
+                self._pull(outs)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """See `KVStore`."""
+        checked_priority(priority)
+        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
+        with self._lock:
+            self._check_new(given)
+            for name, tensors in outs.items():
+                for tensor in tensors:
+                    _check_out(name, tensor, given[name][0].shape)
+            self._make(given)
+            self._pull([(self._entries[name], tensors) for name, tensors in outs.items()])
+
+    def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
+        """See `KVStore`."""
+        checked_priority(priority)
+        outs = grouped(key, out, "out")
+        ids = _grouped_ids(key, row_ids, outs)
+        with self._lock:
+            todo = []
+            for entry, tensors in self._found(outs):
+                if entry.stored.dim() == 0:
+                    raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")
+                wanted = [rows.checked_ids(entry.key, one, entry.stored.shape[0]) for one in ids[entry.key]]
+                wanted = wanted * len(tensors) if len(wanted) == 1 else wanted
+                if len(wanted) != len(tensors):
+                    raise RefusedError(
+                        f"expected row_ids for {len(tensors)} outs of key {entry.key!r}, or one for all, "
+                        f"got {len(wanted)}"
+                    )
+                for tensor, one in zip(tensors, wanted, strict=True):
+                    rows.check_out(entry.key, tensor, one, entry.stored)
+                    todo.append((entry.stored, one, tensor))
+            for stored, one, tensor in todo:
+                rows.pull(stored, one, tensor)
+
+    # ---- who updates ----------------------------------------------------------------------------------------
+
+    def set_updater(self, updater: Updater | None) -> None:
+        """See `KVStore`."""
+        if updater is not None and not callable(updater):
+            raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
+        with self._lock:
+            self._check_open()
+            self._updater = updater
+            self._plain = updater is None and self._compression is None
+
+    def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
+        """See `KVStore`."""
+        self.set_updater(_rule(optimizer, parameters))
+
+    def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
+        """See `KVStore`. Of a ``device`` store alone, as values of a ``local`` one go nowhere."""
+        if self._on_cpu:
+            raise RefusedError("expected a store of type 'device' for compression, got 'local'")
+        chosen = None if parameters is None else compression(parameters)
+        with self._lock:
+            self._check_open()
+            self._compression = chosen
+            self._plain = self._updater is None and chosen is None
+            for entry in self._entries.values():
+                entry.channels = []
+
+    def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
+        """See `KVStore`."""
+        with self._lock:
+            save_states(path, self._optimizer(), dump_optimizer)
+
+    def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
+        """See `KVStore`."""
+        with self._lock:
+            load_states(path, self._optimizer(), {key: entry.stored for key, entry in self._entries.items()})
+
+    def _optimizer(self) -> Optimizer:
+        self._check_open()
+        if not isinstance(self._updater, Optimizer):
+            raise RefusedError("expected a store with an optimizer, got one without; call set_optimizer first")
+        return self._updater
+
+    def close(self) -> None:
+        """See `KVStore`."""
+        with self._lock:
+            self._entries, self._updater, self._closed = {}, None, True
+
+    # ---- checks ---------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RefusedError("expected an open store, got one that was closed")
+
+    def _simple(self, key: Any, tensor: Any) -> Entry | None:
+        """The entry, for the most frequent call of all: one key, one plain tensor of its shape. None: look closer."""
+        # 1.0 would be found as 1.
+        if type(key) is not int and type(key) is not str:
+            return None
+        entry = self._entries.get(key)
+        if (
+            entry is None
+            or not isinstance(tensor, torch.Tensor)
+            or tensor.shape != entry.stored.shape
+            or tensor.layout is not torch.strided
+            or tensor.requires_grad
+            or self._updating
+        ):
+            return None
+        return entry
+
+    def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """The entries of keys, in the order in which keys are visited."""
+        self._check_open()
+        unknown = [key for key in given if key not in self._entries]
+        if unknown:
+            self._check_kind(unknown[0])
+            raise RefusedError(f"expected a key that was initialised, got {unknown[0]!r}; call init first")
+        groups = [(self._entries[key], tensors) for key, tensors in given.items()]
+        if len(groups) > 1:
+            groups.sort(key=lambda group: group[0].place if isinstance(group[0].key, str) else group[0].key)
+        return groups
+
+    def _check_kind(self, key: Key) -> None:
+        """Raise RefusedError for a str key in a store of int keys, or the other way round."""
+        for known in self._entries:
+            if type(known) is not type(key):
+                kind = type(known).__name__
+                raise RefusedError(f"expected a key of type {kind}, as all keys of this store, got {key!r}")
+            break
+
+    def _check_new(self, given: Mapping[Key, Sequence[Any]]) -> None:
+        self._check_open()
+        self._check_idle()
+        for key, values in given.items():
+            self._check_kind(key)
+            if key in self._entries or len(values) > 1:
+                again = "is initialised already" if key in self._entries else f"has {len(values)} values"
+                raise RefusedError(f"expected one init of each key, with one value, but {key!r} {again}")
+            if values[0].layout is not torch.strided:
+                rows.check_rows(key, values[0], values[0].shape)
+
+    def _check_idle(self) -> None:
+        if self._updating:
+            raise RefusedError("expected no push or init from within an updater; change `stored` in place instead")
+
+    def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Values of a push, checked."""
+        self._check_idle()
+        groups = self._found(given)
+        strided = torch.strided
+        for entry, values in groups:
+            stored = entry.stored
+            shape, dtype = stored.shape, stored.dtype
+            for value in values:
+                if value.shape != shape or value.dtype is not dtype:
+                    raise RefusedError(
+                        f"expected a value of shape {tuple(shape)} and {dtype} for key {entry.key!r}, "
+                        f"got {tuple(value.shape)} and {value.dtype}"
+                    )
+                if value.layout is not strided:
+                    if self._compression is not None:
+                        raise RefusedError(f"expected dense values under compression, got rows for key {entry.key!r}")
+                    rows.check_rows(entry.key, value, shape)
+            if self._compression is not None:
+                self._compression.check(entry.key, dtype)
+        return groups
+
+    def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Outs of a pull, checked."""
+        groups = self._found(given)
+        for entry, outs in groups:
+            shape = entry.stored.shape
+            for out in outs:
+                _check_out(entry.key, out, shape)
+        return groups
+
+    # ---- work -----------------------------------------------------------------------------------------------
+
+    def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
+        made = []
+        for place, (key, values) in enumerate(given.items(), len(self._entries)):
+            value = values[0]
+            device = torch.device("cpu") if self._on_cpu else value.device
+            stored = torch.empty(value.shape, dtype=value.dtype, device=device)
+            if value.layout is torch.strided:
+                stored.copy_(value)
+            else:
+                rows.assign(stored, rows.merged([value], device))
+            made.append(Entry(key, place, stored))
+        # Memory may have run out before: keys appear when all of them are there.
+        self._entries.update({entry.key: entry for entry in made})
+
+    def _can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
+        """Whether a push and a pull can be one pass: of the same keys, dense, and nobody changes the sum."""
+        strided = torch.strided
+        return (
+            self._plain
+            and len(values) == len(outs)
+            and all([entry is other for (entry, _), (other, _) in zip(values, outs, strict=True)])  # noqa: C419
+            and all([value.layout is strided for _, given in values for value in given])  # noqa: C419
+        )
+
+    def _push(self, groups: Sequence[Group]) -> None:
+        if self._compression is not None:
+            groups = self._sent(groups)
+        if self._updater is None:
+            jobs = []
+            for entry, values in groups:
+                if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
+                    jobs.append((values, (entry.stored,)))
+                else:
+                    self._assign_rows(entry, values)
+            merging.run(jobs)
+        else:
+            self._update(self._merged(groups))
+        if self._compression is not None:
+            for entry, values in groups:
+                for channel in entry.channels[: len(values)]:
+                    channel.commit()
+
+    def _pull(self, groups: Iterable[Group]) -> None:
+        merging.run([((entry.stored,), outs) for entry, outs in groups])
+
+    def _sent(self, groups: Sequence[Group]) -> list[Group]:
+        """The values as they arrive after compression."""
+        assert self._compression is not None
+        arrived: list[Group] = []
+        for entry, values in groups:
+            stored = entry.stored
+            while len(entry.channels) < len(values):
+                entry.channels.append(Channel(self._compression, stored.shape, stored.dtype, stored.device))
+            arrived.append((entry, [entry.channels[i].send(value) for i, value in enumerate(values)]))
+        return arrived
+
+    def _assign_rows(self, entry: Entry, values: Sequence[Any]) -> None:
+        dense = [value for value in values if value.layout is torch.strided]
+        total = rows.merged([v for v in values if v.layout is not torch.strided], entry.stored.device)
+        if dense:
+            merging.run([(dense, (entry.stored,))])
+            entry.stored.add_(total)
+        else:
+            rows.assign(entry.stored, total)
+
+    def _merged(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
+        """The sum of each key's values, as an updater sees it."""
+        jobs, sums = [], []
+        trusted = isinstance(self._updater, Optimizer) and self._updater.cannot_fail
+        for entry, values in groups:
+            sparse = [value for value in values if value.layout is not torch.strided]
+            dense = [value for value in values if value.layout is torch.strided] if sparse else values
+            if not dense:
+                sums.append((entry, rows.merged(sparse, entry.stored.device)))
+            elif trusted and len(values) == 1 and dense[0].device == entry.stored.device:
+                sums.append((entry, dense[0]))
+            else:
+                if entry.merged is None:
+                    entry.merged = torch.empty_like(entry.stored)
+                sums.append((entry, entry.merged))
+                jobs.append((dense, (entry.merged,)))
+                if sparse:
+                    merging.run([jobs.pop()])
+                    entry.merged.add_(rows.merged(sparse, entry.stored.device))
+        merging.run(jobs)
+        return sums
+
+    def _update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+        """Hand each sum to the updater; after an exception everything is as it was."""
+        updater = self._updater
+        assert updater is not None
+        undo = None
+        if isinstance(updater, Optimizer):
+            for entry, _ in sums:
+                updater.prepare(entry.key, entry.stored)
+            if not updater.cannot_fail:
+                kept = updater.states([entry.key for entry, _ in sums])
+                undo = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in kept.items()}
+        guarded = not isinstance(updater, Optimizer) or undo is not None
+        if guarded:
+            for entry, _ in sums:
+                if entry.spare is None:
+                    entry.spare = torch.empty_like(entry.stored)
+            merging.run([((entry.stored,), (entry.spare,)) for entry, _ in sums])
+        self._updating = True
+        try:
+            with torch.no_grad():
+                for entry, merged in sums:
+                    updater(entry.key, merged, entry.stored)
+        except BaseException:
+            if guarded:
+                merging.run([((entry.spare,), (entry.stored,)) for entry, _ in sums])
+            if undo is not None and isinstance(updater, Optimizer):
+                updater.set_states(undo)
+            raise
+        finally:
+            self._updating = False
+
+
+def _rule(given: str | Optimizer, parameters: Mapping[str, Any]) -> Optimizer:
+    """An optimizer without states."""
+    if isinstance(given, str):
+        return optimizer(given, **parameters)
+    if not isinstance(given, Optimizer):
+        raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
+    if parameters:
+        raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} beside an optimizer")
+    given.forget()
+    return given
+
+
+def _check_out(key: Key, out: Any, shape: Any) -> None:
+    if out.shape != shape or out.layout is not torch.strided:
+        kind = "" if out.layout is torch.strided else f" and {out.layout}; row_sparse_pull fills those"
+        raise RefusedError(
+            f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
+        )
+    if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
+        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
+
+
+def _grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
+    """For each key one array of row numbers, or one for each of its outs."""
+    if isinstance(key, (list, tuple)):
+        if not isinstance(row_ids, (list, tuple)) or len(row_ids) != len(key):
+            got = len(row_ids) if isinstance(row_ids, (list, tuple)) else type(row_ids).__name__
+            raise RefusedError(f"expected a list of {len(key)} row_ids, one for each key, got {got}")
+        found: dict[Key, list[Any]] = {}
+        for one, ids in zip(key, row_ids, strict=True):
+            found.setdefault(checked_key(one), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
+        return found
+    return {name: list(row_ids) if isinstance(row_ids, (list, tuple)) else [row_ids] for name in outs}

@@ -1,0 +1,322 @@
+"""Optimizers that run inside a store: a registered name and numbers, so that they can go anywhere as JSON.
+
+The rules are MXNet 1.9.1's, with its names and defaults. In all of them the gradient is first multiplied by
+``rescale_grad`` and then cut to ``clip_gradient`` each way, and ``wd`` is the weight decay. Pushed gradients are sums
+over devices and workers: to take their mean, ``rescale_grad`` is one over their number.
+
+Gradients of rows touch those rows alone in the rules that say so (``lazy_update``), their states and weight decay
+included; the others see zeros in all other rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from feedline.errors import StateError
+from feedline.kvstore.base import Key, RefusedError
+
+States = dict[str, Any]
+
+
+@dataclass
+class Optimizer(ABC):
+    """A rule with its numbers, and for each key its states and how often it was updated.
+
+    Attributes:
+        learning_rate: may be changed at any time, as the other numbers.
+        wd: weight decay.
+        rescale_grad: factor on gradients.
+        clip_gradient: most that an element of a gradient may be, either way; None: no limit.
+    """
+
+    #: What `optimizer` knows it by.
+    name: ClassVar[str]
+    #: Tensors of the weight's shape that the rule keeps, by name; they start as zeros.
+    keeps: ClassVar[tuple[str, ...]] = ()
+    #: Whether the rule cannot fail once `prepare` has passed: the store then keeps no copy to fall back on.
+    cannot_fail: ClassVar[bool] = False
+
+    learning_rate: float = 0.01
+    wd: float = 0.0
+    rescale_grad: float = 1.0
+    clip_gradient: float | None = None
+    _states: dict[Key, States] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, value in self.parameters().items():
+            number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+            flag = name == "lazy_update" and isinstance(value, bool)
+            if not (number or flag or (name == "clip_gradient" and value is None)):
+                raise RefusedError(f"expected a finite number as {name} of {self.name}, got {value!r}")
+
+    @abstractmethod
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """Change weight and states in place.
+
+        Args:
+            weight: dense.
+            gradient: as pushed, dense, of the weight's shape; not to be written to.
+            states: of this weight.
+            count: updates of this key, this one included.
+        """
+
+    def parameters(self) -> dict[str, Any]:
+        """The numbers and flags that `optimizer` takes: JSON types."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+
+    def prepare(self, key: Key, weight: Any) -> None:
+        """Make states for a key that has none.
+
+        Raises:
+            RefusedError: a weight that is not floating point.
+            StateError: states were loaded for another shape.
+        """
+        if not weight.dtype.is_floating_point:
+            raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
+        states = self._states.get(key)
+        if states is None:
+            self._states[key] = {name: torch.zeros_like(weight) for name in self.keeps}
+            return
+        for name, state in states.items():
+            if state.shape != weight.shape:
+                raise StateError(
+                    f"expected {name} of key {key!r} in the shape of its weight",
+                    saved={"shape": tuple(state.shape)},
+                    current={"shape": tuple(weight.shape)},
+                )
+            states[name] = state.to(weight)  # loaded states come from the CPU
+
+    def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
+        """One update in place; of a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
+        if key not in self._states:
+            self.prepare(key, weight)
+        count, states = self._counts.get(key, 0) + 1, self._states[key]
+        if gradient.layout is torch.strided:
+            self.rule(weight, gradient, states, count)
+        elif not getattr(self, "lazy_update", False):
+            self.rule(weight, gradient.to_dense(), states, count)
+        else:
+            rows = gradient.indices()[0]
+            parts = {name: state.index_select(0, rows) for name, state in states.items()}
+            part = weight.index_select(0, rows)
+            self.rule(part, gradient.values(), parts, count)
+            weight.index_copy_(0, rows, part)
+            for name, changed in parts.items():
+                states[name].index_copy_(0, rows, changed)
+        self._counts[key] = count
+
+    def scaled(self, gradient: Any) -> Any:
+        """A gradient after ``rescale_grad`` and ``clip_gradient``: a fresh tensor."""
+        return self.clipped(gradient * self.rescale_grad)
+
+    def clipped(self, gradient: Any) -> Any:
+        """A gradient of our own, cut in place."""
+        return gradient if self.clip_gradient is None else gradient.clamp_(-self.clip_gradient, self.clip_gradient)
+
+    # ---- states ---------------------------------------------------------------------------------------------
+
+    def states(self, keys: Iterable[Key] | None = None) -> dict[Key, tuple[States, int]]:
+        """States and counts of the keys (all that have any), as they are, not copied."""
+        chosen = self._states if keys is None else keys
+        return {key: (self._states[key], self._counts.get(key, 0)) for key in chosen if key in self._states}
+
+    def set_states(self, found: Mapping[Key, tuple[States, int]]) -> None:
+        """Replace the states of these keys.
+
+        Raises:
+            StateError: states that this rule does not keep.
+        """
+        for key, (states, _) in found.items():
+            if sorted(states) != sorted(self.keeps):
+                raise StateError(
+                    f"expected the states of {self.name} for key {key!r}",
+                    saved={"states": sorted(states)},
+                    current={"states": sorted(self.keeps)},
+                )
+        for key, (states, count) in found.items():
+            self._states[key], self._counts[key] = dict(states), count
+
+    def forget(self) -> None:
+        """Drop all states and counts."""
+        self._states, self._counts = {}, {}
+
+
+@dataclass
+class SGD(Optimizer):
+    """``v = momentum v - lr (g + wd w)``, ``w += v``; without momentum no state.
+
+    Attributes:
+        momentum: 0 to 1.
+        lazy_update: whether gradients of rows touch those rows alone.
+    """
+
+    name: ClassVar[str] = "sgd"
+    cannot_fail: ClassVar[bool] = True
+    momentum: float = 0.0
+    lazy_update: bool = True
+
+    @property
+    def keeps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The momentum, where there is one."""
+        return ("momentum",) if self.momentum else ()
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        lr = self.learning_rate
+        if self.clip_gradient is None:
+            step, scale = gradient, -lr * self.rescale_grad
+        else:
+            step, scale = self.scaled(gradient), -lr
+        if "momentum" in states:
+            velocity = states["momentum"].mul_(self.momentum)
+            if self.wd:
+                velocity.add_(weight, alpha=-lr * self.wd)
+            weight.add_(velocity.add_(step, alpha=scale))
+        else:
+            if self.wd:
+                weight.mul_(1 - lr * self.wd)
+            weight.add_(step, alpha=scale)
+
+
+@dataclass
+class Momentum(SGD):
+    """`SGD` with a momentum of 0.9 unless told otherwise."""
+
+    name: ClassVar[str] = "momentum"
+    momentum: float = 0.9
+
+
+@dataclass
+class Adam(Optimizer):
+    """Adam with bias correction in the rate; weight decay is part of the gradient, and is cut with it.
+
+    Attributes:
+        beta1: decay of the mean.
+        beta2: decay of the mean square.
+        epsilon: added to the root of the mean square.
+        lazy_update: whether gradients of rows touch those rows alone.
+    """
+
+    name: ClassVar[str] = "adam"
+    keeps: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    cannot_fail: ClassVar[bool] = True
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    lazy_update: bool = True
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = gradient * self.rescale_grad
+        if self.wd:
+            g.add_(weight, alpha=self.wd)
+        self.clipped(g)
+        # MXNet takes one minus a beta in single precision, which moves weights by some 1e-5 of a step.
+        rest1, rest2 = (float(np.float32(1) - np.float32(beta)) for beta in (self.beta1, self.beta2))
+        mean = states["mean"].mul_(self.beta1).add_(g, alpha=rest1)
+        variance = states["variance"].mul_(self.beta2).addcmul_(g, g, value=rest2)
+        rate = self.learning_rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
+        weight.addcdiv_(mean, torch.sqrt(variance, out=g).add_(self.epsilon), value=-rate)
+
+
+@dataclass
+class RMSProp(Optimizer):
+    """``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` has the weight decay in it.
+
+    Attributes:
+        gamma1: decay of the mean square.
+        epsilon: added to the mean square.
+    """
+
+    name: ClassVar[str] = "rmsprop"
+    keeps: ClassVar[tuple[str, ...]] = ("square",)
+    cannot_fail: ClassVar[bool] = True
+    learning_rate: float = 0.001
+    gamma1: float = 0.9
+    epsilon: float = 1e-8
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = gradient * self.rescale_grad
+        if self.wd:
+            g.add_(weight, alpha=self.wd)
+        self.clipped(g)
+        square = states["square"].mul_(self.gamma1).addcmul_(g, g, value=1 - self.gamma1)
+        weight.addcdiv_(g, (square + self.epsilon).sqrt_(), value=-self.learning_rate)
+
+
+@dataclass
+class AdaGrad(Optimizer):
+    """``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
+
+    Attributes:
+        eps: added to the sum of squares.
+        lazy_update: whether gradients of rows touch those rows alone.
+    """
+
+    name: ClassVar[str] = "adagrad"
+    keeps: ClassVar[tuple[str, ...]] = ("history",)
+    cannot_fail: ClassVar[bool] = True
+    eps: float = 1e-7
+    lazy_update: bool = True
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        g = self.scaled(gradient)
+        history = states["history"].addcmul_(g, g)
+        root = (history + self.eps).sqrt_()
+        if self.wd:
+            weight.mul_(1 - self.learning_rate * self.wd)
+        weight.addcdiv_(g, root, value=-self.learning_rate)
+
+
+@dataclass
+class Test(Optimizer):
+    """``w += rescale_grad g``: exact sums, for tests of stores; the other numbers are not used."""
+
+    name: ClassVar[str] = "test"
+    cannot_fail: ClassVar[bool] = True
+
+    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
+        """See `Optimizer`."""
+        weight.add_(gradient, alpha=self.rescale_grad)
+
+
+_RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in (SGD, Momentum, Adam, RMSProp, AdaGrad, Test)}
+
+
+def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
+    """Let `optimizer` know a rule by its ``name``, in lower case; may stand before a class as decorator.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if rule.name in _RULES or rule.name != rule.name.lower():
+        raise ValueError(f"expected a new name in lower case, got {rule.name!r}")
+    _RULES[rule.name] = rule
+    return rule
+
+
+def optimizer(name: str, **parameters: Any) -> Optimizer:
+    """The rule of that name with such parameters.
+
+    Raises:
+        RefusedError: an unknown name or parameter, or a parameter that is no number.
+    """
+    if name not in _RULES:
+        raise RefusedError(f"expected an optimizer of {', '.join(map(repr, sorted(_RULES)))}, got {name!r}")
+    rule = _RULES[name]
+    known = [one.name for one in fields(rule) if one.init]
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise RefusedError(f"expected parameters of {', '.join(known)} for {name}, got {', '.join(unknown)}")
+    return rule(**parameters)

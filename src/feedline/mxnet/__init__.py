@@ -1,0 +1,51 @@
+"""The names of MXNet 1.9.1, translated onto feedline: one file for each of its modules, nothing new inside.
+
+``feedline.mxnet.install()``, or ``feedline run --as mxnet SCRIPT``, makes ``import mxnet`` mean this package, in that
+process only. What is there, what is approximated and what is absent stands in docs/compat/mxnet.md, made from `_names`.
+Needs torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline import _facades
+from feedline.mxnet import base, context, kvstore, ndarray, optimizer
+from feedline.mxnet import kvstore as kv
+from feedline.mxnet import ndarray as nd
+from feedline.mxnet._names import explain
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+
+__version__ = "1.9.1"
+
+__all__ = [
+    "Context",
+    "MXNetError",
+    "base",
+    "context",
+    "cpu",
+    "cpu_pinned",
+    "current_context",
+    "gpu",
+    "install",
+    "kv",
+    "kvstore",
+    "nd",
+    "ndarray",
+    "num_gpus",
+    "optimizer",
+]
+
+
+def install() -> None:
+    """Register the façade under the name ``mxnet``, for this process; again is as once.
+
+    Raises:
+        CompatError: another package has been imported as ``mxnet`` already.
+    """
+    _facades.install("mxnet")
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet", name)

@@ -1,0 +1,136 @@
+"""The names of MXNet 1.9.1, and what of them is here; docs/compat/mxnet.md is made from this."""
+
+from __future__ import annotations
+
+from feedline import _facades
+from feedline._facades import Names
+from feedline._facades import alike as _all
+
+_NETWORKS = "write the model in torch.nn, and push its gradients to `fl.kvstore.create(...)`"
+_DRAWING = "draw torch models with torch's own tools; graphs of old scripts are not built yet"
+_FEEDING = "use `fl.MinibatchSource` over a store, CTF or Parquet"
+_ARRAYS = "use torch: `array.tensor` is the tensor beneath an NDArray"
+_RULES = "use `feedline.train`, or register a rule with `feedline.kvstore.register_optimizer`"
+
+
+def explain(module: str, name: str) -> Exception:
+    """The error for a name that ``module`` lacks."""
+    return _facades.explain(NAMES, module, name)
+
+
+NAMES: dict[str, Names] = {
+    "mxnet": Names(
+        provided="Context MXNetError base context cpu cpu_pinned current_context gpu kv kvstore nd ndarray num_gpus "
+        "optimizer",
+        absent={
+            **_all(
+                "attribute autograd gluon init initializer metric mod model module monitor name np npx operator rtc "
+                "sym symbol",
+                _NETWORKS,
+            ),
+            **_all("viz visualization", _DRAWING),
+            **_all("image io recordio", _FEEDING),
+            **_all("callback lr_scheduler", "use schedules and reporters of `feedline.train`"),
+            **_all("contrib random rnd test_utils", _ARRAYS),
+            "kvstore_server": "servers are started by the store that needs them",
+            "profiler": "use torch's profiler",
+        },
+        added={"install": "make `import mxnet` mean this façade in this process"},
+    ),
+    "mxnet.base": Names(provided="MXNetError"),
+    "mxnet.context": Names(
+        provided="Context current_context gpu num_gpus",
+        approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
+        added={"Context.device": "the `torch.device`"},
+    ),
+    "mxnet.kvstore": Names(
+        provided="KVStore KVStore.broadcast KVStore.is_capable KVStore.num_workers KVStore.rank KVStore.type",
+        mended={
+            "KVStore.init": "all keys of a call are made, or none (MXNet: those before the faulty one, str keys "
+            "without a value)",
+            "KVStore.pull": "a pull of a key that was refused before works once the key is made",
+            "KVStore.push": "copies, so what is done to the pushed arrays afterwards does not reach the store; checks "
+            "shapes and dtypes, of single values too; any number of values at any time (MXNet: wrong sums, or the "
+            "process dies); an exception of the updater reaches the caller, and the store stays as it was (MXNet: "
+            "printed and forgotten)",
+            "KVStore.pushpull": "as `push`",
+            "KVStore.row_sparse_pull": "rows out of range are an error (MXNet: zeros, or memory out of bounds)",
+            "KVStore.set_gradient_compression": "may be called at any time, for any number of values; unknown "
+            "parameters are an error; `1bit`, `fp16` and `bf16` too",
+            "create": "an unknown name is an error (MXNet: a local store); `local_allreduce_cpu`, `local_update_cpu` "
+            "and `local_allreduce_device` are accepted",
+        },
+        approximated={
+            "KVStore.load_optimizer_states": "files of feedline's, safetensors and JSON; MXNet's own are pickles, and "
+            "refused; update counts are restored too",
+            "KVStore.save_optimizer_states": "as `load_optimizer_states`",
+            "KVStore.set_optimizer": "also a name",
+        },
+        absent={
+            "KVStoreBase": "register stores with `feedline.kvstore.register`",
+            "KVStoreServer": "servers are started by the store that needs them",
+        },
+        added={
+            "KVStore.barrier": "as `_barrier`",
+            "KVStore.close": "let go of everything",
+            "KVStore.set_updater": "as `_set_updater`, whose name it was before 1.0; str keys reach an updater as str "
+            "(MXNet: bytes); `None` goes back to assigning",
+        },
+    ),
+    "mxnet.ndarray": Names(
+        provided="NDArray NDArray.as_in_context NDArray.asnumpy NDArray.asscalar NDArray.astype NDArray.context "
+        "NDArray.copy NDArray.copyto NDArray.ctx NDArray.dtype NDArray.ndim NDArray.shape NDArray.size NDArray.stype "
+        "arange array full ones ones_like sparse zeros zeros_like",
+        approximated={
+            "NDArray.reshape": "lengths and -1; MXNet's other codes raise `CompatError`",
+            "NDArray.sum": "over all elements",
+            "NDArray.tostype": "`default` and `row_sparse`",
+            **_all("NDArray.wait_to_read waitall", "calls on the CPU are done when they return"),
+            "empty": "holds zeros",
+        },
+        absent=_all(
+            "Activation BatchNorm Concat Convolution Dropout Embedding Flatten FullyConnected Pooling Reshape abs "
+            "add argmax broadcast_add clip concat concatenate contrib cos dot elemwise_add exp linalg load log "
+            "maximum mean minimum norm power random relu save sgd_update sigmoid softmax split sqrt square stack sum "
+            "take tanh transpose where",
+            _ARRAYS,
+        ),
+        added={"NDArray.tensor": "the torch tensor beneath"},
+    ),
+    "mxnet.ndarray.sparse": Names(
+        provided="RowSparseNDArray RowSparseNDArray.as_in_context RowSparseNDArray.asnumpy RowSparseNDArray.context "
+        "RowSparseNDArray.copyto RowSparseNDArray.ctx RowSparseNDArray.data RowSparseNDArray.dtype "
+        "RowSparseNDArray.indices RowSparseNDArray.shape RowSparseNDArray.size RowSparseNDArray.stype "
+        "RowSparseNDArray.tostype zeros",
+        mended={"row_sparse_array": "indices that do not rise or are out of range are an error"},
+        approximated={"RowSparseNDArray.wait_to_read": "calls on the CPU are done when they return"},
+        absent={
+            **_all("CSRNDArray csr_matrix", "use scipy.sparse, or `torch.sparse_csr_tensor`"),
+            **_all("add array divide dot empty multiply retain subtract", _ARRAYS),
+        },
+        added={
+            "RowSparseNDArray.coo": "as `torch.sparse_coo` tensor",
+            "RowSparseNDArray.set": "hold other rows",
+            "RowSparseNDArray.todense": "as dense array",
+        },
+    ),
+    "mxnet.optimizer": Names(
+        provided="Test Updater create get_updater",
+        approximated={
+            **_all(
+                "AdaGrad Adam Optimizer SGD",
+                "numbers are attributes by the names of their parameters; `learning_rate`, `wd`, `rescale_grad` and "
+                "`clip_gradient` are common to all; schedulers, multipliers and `multi_precision` are not taken",
+            ),
+            "RMSProp": "as `SGD`, and without `centered`",
+        },
+        absent={
+            **_all(
+                "AdaDelta Adamax DCASGD FTML Ftrl LAMB LARS LBSGD NAG Nadam SGLD Signum ccSGD",
+                _RULES,
+            ),
+            **_all("contrib", _RULES),
+            "register": "use `feedline.kvstore.register_optimizer`",
+        },
+    ),
+}

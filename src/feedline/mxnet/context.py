@@ -1,0 +1,92 @@
+"""`mxnet.context`: where an array is said to lie. Every ``cpu(i)`` is the same memory, as in MXNet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from feedline.mxnet._names import explain
+from feedline.mxnet.base import MXNetError
+
+__all__ = ["Context", "cpu", "cpu_pinned", "current_context", "gpu", "num_gpus"]
+
+_TYPES = ("cpu", "gpu", "cpu_pinned", "cpu_shared")
+
+
+class Context:
+    """A device: its type and number. ``with`` makes it the default.
+
+    Raises:
+        ValueError: an unknown type, or a number below 0.
+    """
+
+    def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
+        given = device_type
+        self.device_type: str = given.device_type if isinstance(given, Context) else given
+        self.device_id: int = given.device_id if isinstance(given, Context) else int(device_id)
+        if self.device_type not in _TYPES or self.device_id < 0:
+            raise ValueError(f"expected a device of {', '.join(_TYPES)} and a number from 0, got {self}")
+
+    @property
+    def device(self) -> Any:
+        """The ``torch.device``.
+
+        Raises:
+            MXNetError: a GPU that this machine does not have.
+        """
+        if self.device_type != "gpu":
+            return torch.device("cpu")
+        if self.device_id >= torch.cuda.device_count():
+            raise MXNetError(f"expected a GPU below {torch.cuda.device_count()}, got {self}")
+        return torch.device("cuda", self.device_id)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Context):
+            return NotImplemented
+        return (self.device_type, self.device_id) == (other.device_type, other.device_id)
+
+    def __hash__(self) -> int:
+        return hash((self.device_type, self.device_id))
+
+    def __repr__(self) -> str:
+        return f"{self.device_type}({self.device_id})"
+
+    def __enter__(self) -> Context:
+        _defaults.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _defaults.pop()
+
+
+def cpu(device_id: int = 0) -> Context:
+    """Host memory; any number."""
+    return Context("cpu", device_id)
+
+
+def cpu_pinned(device_id: int = 0) -> Context:
+    """Host memory; not pinned here."""
+    return Context("cpu_pinned", device_id)
+
+
+def gpu(device_id: int = 0) -> Context:
+    """A CUDA device."""
+    return Context("gpu", device_id)
+
+
+def num_gpus() -> int:
+    """How many CUDA devices torch sees."""
+    return int(torch.cuda.device_count())
+
+
+def current_context() -> Context:
+    """The default: that of the innermost ``with``, or ``cpu(0)``."""
+    return _defaults[-1]
+
+
+_defaults = [Context("cpu", 0)]
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.context", name)

@@ -1,0 +1,261 @@
+"""`mxnet.kvstore` (`mx.kv`): stores by their old names and manners, on `feedline.kvstore`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from feedline import kvstore
+from feedline.mxnet._names import explain
+from feedline.mxnet.base import MXNetError, as_mxnet
+from feedline.mxnet.context import cpu, gpu
+from feedline.mxnet.ndarray import NDArray
+from feedline.mxnet.ndarray.sparse import RowSparseNDArray, from_dense
+from feedline.mxnet.optimizer import Updater
+
+__all__ = ["KVStore", "create"]
+
+#: MXNet's names beside our own. It took any text that had one of them in it, and made a local store of all others.
+_LEGACY = {
+    "local_allreduce_cpu": "local",
+    "local_update_cpu": "local",
+    "local_allreduce_device": "device",
+    "dist": "dist_sync",
+    "dist_sync_device": "dist_device_sync",
+}
+
+_log = logging.getLogger("feedline")
+
+
+def create(name: str = "local") -> KVStore:
+    """A store by its name in MXNet, in any case of letters.
+
+    Raises:
+        TypeError: no str.
+        MXNetError: an unknown name.
+    """
+    if not isinstance(name, str):
+        raise TypeError("name must be a string")
+    name = name.lower()
+    try:
+        store = kvstore.create(_LEGACY.get(name, name))
+    except ValueError as error:
+        raise MXNetError(f"{error}, or MXNet's {', '.join(map(repr, _LEGACY))}") from error
+    return KVStore(store, name)
+
+
+class KVStore:
+    """A store with MXNet's calls. Keys and values as in `feedline.kvstore.KVStore`; values are NDArrays.
+
+    Raises:
+        AssertionError: keys or values of a wrong type or number, as in MXNet.
+        MXNetError: what the store refuses.
+    """
+
+    def __init__(self, store: kvstore.KVStore, type: str) -> None:
+        self._store, self._type = store, type
+        self._sparse: dict[Any, bool] = {}  # whether a key is of stype row_sparse
+        self._assigns, self._has_optimizer = True, False
+
+    @property
+    def type(self) -> str:
+        """The name that the store was made by, in lower case."""
+        return self._type
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker."""
+        return self._store.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return self._store.num_workers
+
+    # ---- the six verbs --------------------------------------------------------------------------------------
+
+    def init(self, key: Any, value: Any) -> None:
+        """Make keys, each with a copy of its value."""
+        pairs = _pairs(key, value)
+        with as_mxnet():
+            self._store.init(_keys(key), _beneath(value))
+        self._sparse.update({one: isinstance(item, RowSparseNDArray) for one, item in pairs})
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Add up the values of each key, and assign the sum or hand it to the updater."""
+        pairs = _pairs(key, value)
+        with as_mxnet():
+            self._store.push(_keys(key), _beneath(value), priority)
+        if self._assigns:
+            dense = {one for one, item in pairs if isinstance(item, NDArray)}
+            self._sparse.update({one: one not in dense for one, _ in pairs})
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Copy what is stored to each out; row_sparse outs are left alone unless ``ignore_sparse=False``."""
+        assert out is not None
+        pairs = _pairs(key, out)
+        dense = [(one, item.tensor) for one, item in pairs if isinstance(item, NDArray)]
+        sparse = [(one, item) for one, item in pairs if isinstance(item, RowSparseNDArray)]
+        whole = [(one, torch.empty(item.shape, dtype=item._rows.dtype)) for one, item in sparse]
+        todo = dense if ignore_sparse else dense + whole
+        with as_mxnet():
+            self._check_known([one for one, _ in pairs])
+            if todo:
+                self._store.pull([one for one, _ in todo], [tensor for _, tensor in todo], priority)
+        if ignore_sparse:
+            for one, _ in sparse:
+                _log.info("pull of key %r into a row_sparse array is ignored; use row_sparse_pull", one)
+            return
+        for (_, item), (_, table) in zip(sparse, whole, strict=True):
+            from_dense(table, item.context).copyto(item)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Push, then pull to ``out``, or back to the values."""
+        pairs = _pairs(key, value) + ([] if out is None else _pairs(key, out))
+        if any(isinstance(item, RowSparseNDArray) for _, item in pairs):
+            self.push(key, value, priority)
+            self.pull(key, value if out is None else out, priority)
+            return
+        with as_mxnet():
+            self._store.pushpull(_keys(key), _beneath(value), None if out is None else _beneath(out), priority)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Make keys, and pull them to ``out``."""
+        pairs = _pairs(key, value)
+        _pairs(key, out)
+        with as_mxnet():
+            self._store.broadcast(_keys(key), _beneath(value), _beneath(out), priority)
+        self._sparse.update({one: isinstance(item, RowSparseNDArray) for one, item in pairs})
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Copy chosen rows to row_sparse arrays: ascending, each once."""
+        assert out is not None
+        assert row_ids is not None
+        outs = _pairs(key, out)
+        ids = _pairs(key, row_ids)
+        if len(ids) == 1 and not isinstance(key, (list, tuple)):
+            ids *= len(outs)
+        assert len(ids) == len(outs), "the number of row_ids doesn't match the number of values"
+        todo = []
+        with as_mxnet():
+            self._check_known([one for one, _ in outs])
+            for (one, item), (_, wanted) in zip(outs, ids, strict=True):
+                if not isinstance(item, RowSparseNDArray):
+                    raise MXNetError(f"expected row_sparse outs for row_sparse_pull, got a dense one for key {one!r}")
+                if not self._sparse[one]:
+                    raise MXNetError(f"expected a row_sparse key for row_sparse_pull, got {one!r}, a dense one")
+                once = torch.unique(wanted.tensor.reshape(-1).to(torch.int64))
+                rows = torch.empty((len(once), *item.shape[1:]), dtype=item._rows.dtype, device=item._rows.device)
+                todo.append((one, item, once, rows))
+            keys = [one for one, *_ in todo]
+            self._store.row_sparse_pull(keys, [rows for *_, rows in todo], [once for _, _, once, _ in todo], priority)
+        for _, item, once, rows in todo:
+            item.set(once, rows)
+
+    def _check_known(self, keys: list[Any]) -> None:
+        for one in keys:
+            if one not in self._sparse:
+                raise MXNetError(f"expected a key that was initialised, got {one!r}; call init first")
+
+    # ---- who updates ----------------------------------------------------------------------------------------
+
+    def set_updater(self, updater: Callable[[Any, Any, Any], None] | None) -> None:
+        """Let ``updater(key, received, stored)`` change what is stored in place at each push; None: assign again."""
+        if isinstance(updater, Updater):
+            self.set_optimizer(updater.optimizer)
+            return
+        self._assigns, self._has_optimizer = updater is None, False
+        with as_mxnet():
+            self._store.set_updater(None if updater is None else self._wrapped(updater))
+
+    _set_updater = set_updater
+
+    def _wrapped(self, updater: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def wrapped(key: Any, merged: Any, stored: Any) -> None:
+            context = gpu(stored.device.index) if stored.is_cuda else cpu()
+            received: Any = NDArray(merged, context)
+            if merged.layout is not torch.strided:
+                received = RowSparseNDArray(merged.indices()[0], merged.values(), tuple(merged.shape), context)
+            if self._sparse[key]:
+                updater(key, received, RowSparseNDArray(None, stored, tuple(stored.shape), context))
+            else:
+                updater(key, received, NDArray(stored, context))
+
+        return wrapped
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Let an optimizer of `mxnet.optimizer`, or a name of one, change what is stored."""
+        with as_mxnet():
+            self._store.set_optimizer(optimizer)
+        self._assigns, self._has_optimizer = False, True
+
+    def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
+        """Send values in fewer bits."""
+        assert isinstance(compression_params, Mapping)
+        with as_mxnet():
+            self._store.set_gradient_compression(compression_params)
+
+    def is_capable(self, capability: str) -> bool:
+        """Whether the store takes an ``"optimizer"``."""
+        return self._store.is_capable(capability)
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's states, and its numbers too if ``dump_optimizer``."""
+        self._check_optimizer("save")
+        with as_mxnet():
+            self._store.save_optimizer_states(fname, dump_optimizer)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Take over states that `save_optimizer_states` wrote; MXNet's own files are pickles, and refused."""
+        self._check_optimizer("load")
+        with as_mxnet():
+            self._store.load_optimizer_states(fname)
+
+    def _check_optimizer(self, verb: str) -> None:
+        assert self._has_optimizer, f"expected a store with an optimizer to {verb} states of, got one without"
+
+    def _barrier(self) -> None:
+        self._store.barrier()
+
+    barrier = _barrier
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._store.close()
+
+
+def _keys(key: Any) -> Any:
+    """Keys as the store takes them; MXNet's refusals."""
+    if isinstance(key, (list, tuple)):
+        keys = [_keys(one) for one in key]
+        assert len({type(one) for one in keys}) <= 1, f"expected keys of one kind, got {keys}"
+        return keys
+    assert isinstance(key, (int, str)), f"expected an int or str as key, got {key!r}, of type {type(key)}"
+    return key if isinstance(key, str) else int(key)
+
+
+def _beneath(value: Any) -> Any:
+    """What the store takes for NDArrays, or for lists of them, or for lists of lists."""
+    if isinstance(value, (list, tuple)):
+        return [_beneath(one) for one in value]
+    return value.coo() if isinstance(value, RowSparseNDArray) else value.tensor
+
+
+def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    """(key, array) for every array; MXNet's refusals."""
+    keys = _keys(key)
+    if isinstance(keys, list):
+        assert isinstance(value, (list, tuple)), f"expected a list of arrays for a list of keys, got {type(value)}"
+        assert len(value) == len(keys), f"expected {len(keys)} values, one for each key, got {len(value)}"
+        return [pair for one, item in zip(keys, value, strict=True) for pair in _pairs(one, item)]
+    items = value if isinstance(value, (list, tuple)) else [value]
+    for item in items:
+        assert isinstance(item, (NDArray, RowSparseNDArray)), f"expected an NDArray, got {type(item)}"
+    return [(keys, item) for item in items]
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.kvstore", name)

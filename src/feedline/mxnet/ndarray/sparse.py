@@ -1,0 +1,214 @@
+"""`mxnet.ndarray.sparse`: arrays of which only some rows are kept."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.mxnet._names import explain
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.context import Context, current_context
+from feedline.mxnet.ndarray._dense import NDArray, torch_dtype
+
+__all__ = ["RowSparseNDArray", "row_sparse_array", "zeros"]
+
+
+class RowSparseNDArray:
+    """Rows of an array, ascending, each once; the others are zeros.
+
+    Attributes:
+        shape: of the whole array.
+        context: where it is said to lie.
+    """
+
+    stype = "row_sparse"
+
+    def __init__(self, ids: Any, rows: Any, shape: tuple[int, ...], context: Context) -> None:
+        # No ids: all rows, which then share their memory with whom they came from.
+        self._ids, self._rows, self.shape, self.context = ids, rows, tuple(shape), context
+
+    @property
+    def ctx(self) -> Context:
+        """The context."""
+        return self.context
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's type of an element, a class."""
+        return self.data.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the whole array."""
+        return int(np.prod(self.shape))
+
+    @property
+    def indices(self) -> NDArray:
+        """Numbers of the rows, int64, ascending."""
+        return NDArray(torch.arange(self.shape[0]) if self._ids is None else self._ids, self.context)
+
+    @property
+    def data(self) -> NDArray:
+        """The rows."""
+        return NDArray(self._rows, self.context)
+
+    def set(self, ids: Any, rows: Any) -> None:
+        """Hold other rows."""
+        self._ids, self._rows = ids, rows
+
+    def coo(self) -> Any:
+        """As ``torch.sparse_coo`` tensor."""
+        ids = self.indices.tensor.to(self._rows.device)
+        return torch.sparse_coo_tensor(ids[None], self._rows, self.shape, is_coalesced=True, check_invariants=False)
+
+    def todense(self) -> NDArray:
+        """As dense array, a copy."""
+        return NDArray(self.coo().to_dense(), self.context)
+
+    def tostype(self, stype: str) -> Any:
+        """The array itself (``"row_sparse"``) or a dense copy (``"default"``)."""
+        return self if stype == "row_sparse" else self.todense().tostype(stype)
+
+    def asnumpy(self) -> Any:
+        """A dense copy as NumPy array."""
+        return self.todense().asnumpy()
+
+    def wait_to_read(self) -> None:
+        """Nothing: what was written is there."""
+
+    def copyto(self, other: Any) -> Any:
+        """Write to another array of this shape, or to a fresh one on a context; returns it."""
+        if isinstance(other, Context):
+            ids = self.indices.tensor.to(other.device, copy=True)
+            return RowSparseNDArray(ids, self._rows.to(other.device, copy=True), self.shape, other)
+        if isinstance(other, RowSparseNDArray):
+            if other.shape != self.shape:
+                raise ValueError(f"expected an array of shape {self.shape}, got {other.shape}")
+            other.set(self.indices.tensor.clone(), self._rows.to(other._rows, copy=True))
+            return other
+        return self.todense().copyto(other)
+
+    def as_in_context(self, context: Context) -> RowSparseNDArray:
+        """The array itself if it lies there, or a copy that does."""
+        return self if context == self.context else self.copyto(context)
+
+    def __repr__(self) -> str:
+        return f"\n<RowSparseNDArray {'x'.join(map(str, self.shape))} @{self.context}>"
+
+    # ---- arithmetic: what keeps zeros zero stays sparse -----------------------------------------------------
+
+    def _scaled(self, function: Callable[[Any, Any], Any], other: Any) -> Any:
+        if isinstance(other, (int, float, np.number)):
+            scaled = function(self.data, other)
+            return RowSparseNDArray(self.indices.tensor, scaled.tensor, self.shape, self.context)
+        return function(self.todense(), other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._scaled(operator.mul, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._scaled(operator.truediv, other)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, RowSparseNDArray):
+            return _from_coo((self.coo() + other.coo()).coalesce(), self.context)
+        return self.todense() + other
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other
+
+    __radd__ = __add__
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._added(other, 1)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._added(other, -1)
+
+    def _added(self, other: Any, sign: int) -> RowSparseNDArray:
+        if not isinstance(other, RowSparseNDArray) or other.shape != self.shape:
+            if self._ids is not None or isinstance(other, RowSparseNDArray):
+                raise MXNetError(f"expected a row_sparse array of shape {self.shape}, got {other!r}")
+            self._rows.add_((other.tensor if isinstance(other, NDArray) else other), alpha=sign)
+        elif self._ids is None:
+            self._rows.index_add_(0, other.indices.tensor, other._rows, alpha=sign)
+        else:
+            total = self + other * sign
+            self.set(total.indices.tensor, total.data.tensor)
+        return self
+
+    def __imul__(self, other: Any) -> Any:
+        self._rows.mul_(other)
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key != slice(None):
+            raise MXNetError("expected [:] of a row_sparse array, got a part of it")
+        if self._ids is None:
+            self.data[:] = value
+        else:
+            value.copyto(self)
+
+
+def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, dtype: Any = None) -> RowSparseNDArray:
+    """Rows and their numbers ``(data, indices)``, or the rows of a dense array that are not zero.
+
+    Args:
+        arg1: ``(data, indices)``, or an array.
+        shape: of the whole array; None: as many rows as the highest number says.
+        ctx: None: the default.
+        dtype: None: float32, or that of the array.
+
+    Raises:
+        MXNetError: indices that do not rise, or rows that ``shape`` does not have.
+    """
+    ctx = current_context() if ctx is None else ctx
+    if not isinstance(arg1, tuple):
+        dense = arg1.tensor if isinstance(arg1, NDArray) else torch.as_tensor(np.asarray(arg1))
+        wanted = dense.dtype if dtype is None and isinstance(arg1, NDArray) else torch_dtype(dtype)
+        return from_dense(dense.to(ctx.device, wanted), ctx)
+    data, indices = (one.tensor if isinstance(one, NDArray) else torch.as_tensor(np.asarray(one)) for one in arg1)
+    rows = data.to(ctx.device, torch_dtype(dtype), copy=True)
+    ids = indices.to(ctx.device, torch.int64, copy=True).reshape(-1)
+    if shape is None:
+        shape = (int(ids.max()) + 1 if ids.numel() else 0, *rows.shape[1:])
+    if rows.numel() == 0:
+        rows = rows.reshape(0, *shape[1:])
+    if len(ids) != len(rows) or tuple(rows.shape[1:]) != tuple(shape[1:]):
+        raise MXNetError(f"expected {len(ids)} rows of shape {tuple(shape[1:])}, got {tuple(rows.shape)}")
+    if ids.numel() and (bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= shape[0]):
+        raise MXNetError(f"expected rising indices from 0 to {shape[0] - 1}, got {ids.tolist()[:10]}")
+    return RowSparseNDArray(ids, rows, shape, ctx)
+
+
+def from_dense(dense: Any, context: Context) -> RowSparseNDArray:
+    """The rows of a tensor that are not zero."""
+    ids = dense.reshape(dense.shape[0], -1).ne(0).any(1).nonzero()[:, 0]
+    return RowSparseNDArray(ids, dense.index_select(0, ids), tuple(dense.shape), context)
+
+
+def zeros(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> Any:
+    """Zeros; ``stype`` is ``"row_sparse"`` or ``"default"``."""
+    ctx = current_context() if ctx is None else ctx
+    if stype == "row_sparse":
+        ids = torch.empty(0, dtype=torch.int64, device=ctx.device)
+        rows = torch.empty((0, *shape[1:]), dtype=torch_dtype(dtype), device=ctx.device)
+        return RowSparseNDArray(ids, rows, tuple(shape), ctx)
+    return NDArray(torch.zeros(shape, dtype=torch_dtype(dtype), device=ctx.device), ctx).tostype(stype)
+
+
+def _from_coo(coo: Any, context: Context) -> RowSparseNDArray:
+    return RowSparseNDArray(coo.indices()[0], coo.values(), tuple(coo.shape), context)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.ndarray.sparse", name)

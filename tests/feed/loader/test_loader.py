@@ -1,0 +1,576 @@
+"""What `DataLoader` has beyond torch's: arguments, states, skipping, lengths, corpora, devices, figures."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.loader import order
+from tests.laws.items import Plain, content
+from tests.oracles import loader as twins
+
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None
+
+needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
+
+
+def flat(batches):
+    return [int(value) for batch in batches for value in np.asarray(batch).reshape(-1)]
+
+
+# ---- arguments ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"seed": -1}, ValueError, "seed"),
+        ({"seed": 2**64}, ValueError, "seed"),
+        ({"seed": True}, ValueError, "seed"),
+        ({"workers": "fibre"}, ValueError, "workers"),
+        ({"partition": (2, 2)}, ValueError, "partition"),
+        ({"partition": "half"}, ValueError, "partition"),
+        ({"partition": (0, 2), "batch_size": None}, ValueError, "batch_size"),
+        ({"on_error": "ignore"}, ValueError, "on_error"),
+        ({"max_errors": 3}, ValueError, "skip"),
+        ({"batch_samples": 0, "lengths": [1] * 10}, ValueError, "batch_samples"),
+        ({"batch_samples": 1.5, "lengths": [1] * 10}, TypeError, "batch_samples"),
+        ({"batch_samples": 4}, ValueError, "lengths="),
+        ({"batch_samples": 4, "lengths": [1] * 9}, ValueError, "10 items"),
+        ({"batch_samples": 4, "lengths": [1.5] * 10}, ValueError, "integers"),
+        ({"batch_samples": 4, "lengths": [-1] * 10}, ValueError, "at least 0"),
+        ({"batch_samples": 4, "lengths": [1] * 10, "batch_size": 3}, ValueError, "either batch_samples or batch_size"),
+        ({"lengths": [1] * 10}, ValueError, "batch_samples"),
+        ({"layout": "nested"}, ValueError, "layout"),
+        ({"weights": [1] * 9}, ValueError, "10 items"),
+        ({"weights": [0] * 10}, ValueError, "not all of them 0"),
+        ({"weights": [-1] + [1] * 9}, ValueError, "at least 0"),
+        ({"weights": [np.inf] + [1] * 9}, ValueError, "finite"),
+        ({"weights": [1] * 10, "shuffle": True}, ValueError, "weights or shuffle"),
+        ({"weights": [1] * 10, "sampler": [1]}, ValueError, "weights without sampler"),
+        ({"batch_samples": 4, "lengths": [1] * 10, "batch_sampler": [[1]]}, ValueError, "without batch_sampler"),
+    ],
+)
+def test_refused(options, error, says):
+    with pytest.raises(error, match=says):
+        fl.DataLoader(Plain(10), **options)
+
+
+class Endless:
+    def __iter__(self):
+        return iter(range(10**9))
+
+
+@pytest.mark.parametrize("option", [{"partition": (0, 2)}, {"weights": [1]}, {"on_error": "skip"}])
+def test_refused_for_iterables(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}.*IterableDataset|IterableDataset"):
+        fl.DataLoader(Endless(), **option)
+
+
+def test_a_dataset_without_a_length():
+    class Bare:
+        def __getitem__(self, index):
+            return index
+
+    with pytest.raises(TypeError, match=r"__len__.*Bare"):
+        fl.DataLoader(Bare())
+    assert flat(fl.DataLoader(Bare(), sampler=[4, 2])) == [4, 2]
+
+
+# ---- order --------------------------------------------------------------------------------------------------
+
+
+def test_the_order_is_that_of_a_minibatch_source():
+    """Over the same number of sequences in one chunk, sweep by sweep."""
+    x = np.arange(1000)
+    loader = fl.DataLoader(Plain(1000), batch_size=7, shuffle=True, seed=11)
+    corpus = fl.ArrayDeserializer(x=x, chunk_sequences=1000)
+    source = fl.MinibatchSource(corpus, seed=11, max_sweeps=2)
+    ids = np.concatenate([minibatch.ids for minibatch in source]).tolist()
+    assert flat(loader) + flat(loader) == ids
+
+
+@pytest.mark.parametrize("n", [1, 5, 100])
+def test_weighted_draws_equal_their_twin(n):
+    weights = np.random.default_rng(n).random(n) * (np.arange(n) % 3 != 1)
+    loader = fl.DataLoader(Plain(n), batch_size=n, weights=weights, seed=6)
+    for sweep in range(3):
+        assert flat(loader) == twins.weighted(weights.tolist(), 6, sweep)
+
+
+def test_weights_are_met():
+    """Chi-square over 10^5 draws; an item of weight 0 never comes, nor does one behind 2^24 get lost."""
+    weights = np.array([0, 1, 2, 3, 0, 4.0])
+    draws = order.Weighted(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
+    found = np.bincount(draws, minlength=6)
+    expected = 120000 * weights / 10
+    assert found[weights == 0].tolist() == [0, 0]
+    assert ((found - expected)[weights > 0] ** 2 / expected[weights > 0]).sum() < 25  # 3 degrees of freedom: 1e-5
+
+    late = np.zeros(2**24 + 9)
+    late[-2] = 1.0
+    assert set(order.Weighted(late, 1).take(0, 0, 50).tolist()) == {2**24 + 7}
+
+
+def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
+    """Ten million items: the order is asked for places from the state on, and a segment of them."""
+    asked = []
+    take = order.Items.take
+    monkeypatch.setattr(order.Items, "take", lambda self, s, a, b: asked.append((a, b)) or take(self, s, a, b))
+    loader = fl.DataLoader(Plain(10**7), batch_size=256, shuffle=True, seed=1)
+    state = {**loader.state_dict(), "sequence": 9 * 10**6}
+    loader.load_state_dict(state)
+    first = next(iter(loader))
+    assert flat([first]) == take(loader._order, 0, 9 * 10**6, 9 * 10**6 + 256).tolist()
+    assert asked[0][0] == 9 * 10**6
+    assert sum(b - a for a, b in asked) < 10**5
+
+
+def test_the_samplers_tell_the_next_sweep():
+    loader = fl.DataLoader(Plain(10), batch_size=4, shuffle=True, seed=2)
+    for _ in range(2):
+        told = list(loader.sampler), list(loader.batch_sampler)
+        assert len(loader.sampler) == 10
+        assert flat(loader) == told[0] == sum(told[1], [])
+    sampler = loader.sampler
+    del loader
+    with pytest.raises(ReferenceError, match="gone"):
+        list(sampler)
+
+
+def test_a_dataset_that_grows_is_read_whole():
+    data = [1, 2]
+    loader = fl.DataLoader(data, seed=0)
+    assert len(flat(loader)) == 2
+    data.append(3)
+    assert flat(loader) == [1, 2, 3]
+
+
+@needs_torch
+def test_partition_auto_finds_torch_distributed(tmp_path):
+    script = """
+        import sys, torch, feedline as fl
+        torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]),
+                                             world_size=2)
+        for partition in ("auto", None):
+            loader = fl.DataLoader(list(range(8)), batch_size=2, partition=partition, seed=0)
+            print([batch.tolist() for batch in loader])
+    """
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "meet"), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=120)[0].splitlines() for process in running]
+    whole = "[[0, 1], [2, 3], [4, 5], [6, 7]]"
+    assert told == [["[[0, 1], [4, 5]]", whole], ["[[2, 3], [6, 7]]", whole]]
+
+
+# ---- state --------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_a_few_numbers():
+    loader = fl.DataLoader(Plain(50), batch_size=3, shuffle=True, seed=7)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    assert loader.state_dict() == {
+        "feedline": 1,
+        "order": "feedline-1",
+        "seed": "0000000000000007",
+        "shuffle": "all",
+        "items": 50,
+        "sweep": 0,
+        "sequence": 12,
+    }
+
+
+def test_with_several_iterators_the_state_is_the_newest_s():
+    loader = fl.DataLoader(Plain(50), batch_size=3, seed=7)
+    old, new = iter(loader), iter(loader)
+    next(new)
+    next(old), next(old)
+    state = loader.state_dict()
+    assert (state["sweep"], state["sequence"]) == (1, 3)
+    list(old)
+    assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seed": 8}, r"pass seed=7"),
+        ({"shuffle": False}, "give shuffle"),
+        ({"weights": [1] * 50, "shuffle": None}, "dataset, sampler and weights"),
+        ({"sampler": [1, 2], "shuffle": None}, "sampler"),
+        ({"dataset": Plain(49)}, "grown or shrunk"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change, says):
+    saved = fl.DataLoader(Plain(50), shuffle=True, seed=7)
+    next(iter(saved))
+    other = fl.DataLoader(**{"dataset": Plain(50), "shuffle": True, "seed": 7, **change})
+    before = other.state_dict()
+    with pytest.raises(fl.StateError, match=f"saved:[\\s\\S]*current:[\\s\\S]*{says}"):
+        other.load_state_dict(saved.state_dict())
+    assert other.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"sweep": -1},
+        {"sequence": 50},
+        {"sequence": "3"},
+        {"sweep": None},
+        {"delivered": [[1]]},
+        {"sequence": 5, "delivered": [[2, 4]]},
+    ],
+)
+def test_a_damaged_state_is_refused(damage):
+    loader = fl.DataLoader(Plain(50), seed=7)
+    with pytest.raises(fl.StateError, match="damaged"):
+        loader.load_state_dict({**loader.state_dict(), **damage})
+    for nothing in (None, {}, [1], {"feedline": 9}):
+        with pytest.raises(fl.StateError):
+            loader.load_state_dict(nothing)
+
+
+def test_a_seed_that_was_drawn_is_that_of_the_state():
+    """And one that was given is not changed by a state that does not fit otherwise."""
+    first, second = (fl.DataLoader(Plain(50), batch_size=50, shuffle=True) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    assert flat(second) == flat(first)
+    third = fl.DataLoader(Plain(40), shuffle=True)
+    before = third.state_dict()
+    with pytest.raises(fl.StateError, match="items"):
+        third.load_state_dict(first.state_dict())
+    assert third.state_dict() == before
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_goes_on_by_itself(copied):
+    loader = fl.DataLoader(Plain(20), batch_size=4, shuffle=True, seed=3)
+    iterator = iter(loader)
+    next(iterator)
+    twin = copied(loader)
+    assert content(twin) == content(iterator)
+    assert list(twin.sampler) == flat(twin)
+
+
+@needs_torch
+@pytest.mark.parametrize("given", [True, False])
+def test_torch_s_random_samplers_are_replayed(given):
+    """Their order is drawn when they begin, from a generator of their own or the global one."""
+
+    def loader():
+        generator = torch.Generator().manual_seed(4) if given else None
+        sampler = torch.utils.data.RandomSampler(Plain(30), generator=generator)
+        return fl.DataLoader(Plain(30), batch_size=4, sampler=sampler, seed=1)
+
+    first = loader()
+    list(first)
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    second = loader()
+    torch.rand(7)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    rest = flat(iterator)
+    assert flat(second) == rest
+    assert flat(second) == flat(first)
+    assert rest != sorted(rest)
+
+
+# ---- what cannot be read ------------------------------------------------------------------------------------
+
+
+def test_skipping_in_workers_and_single_items(tmp_path):
+    for options in ({"num_workers": 2}, {"batch_size": None}, {"num_workers": 2, "workers": "thread"}):
+        how = {"batch_size": 4, **options}
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        loader = fl.DataLoader(Plain(10, bad=[2, 4, 5, 6, 7]), on_error="skip", quarantine=file, seed=0, **how)
+        assert flat(loader) == [0, 1, 3, 8, 9]
+        listed = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [line["sequence"] for line in listed] == [2, 4, 5, 6, 7]
+        assert listed[0]["reason"] == "ValueError: planted in 2"
+        assert loader.stats().skipped == 5
+
+
+def test_too_many_to_skip(tmp_path):
+    loader = fl.DataLoader(
+        Plain(10, bad=[2, 4]), on_error="skip", quarantine=tmp_path / "q", max_errors=1, batch_size=2
+    )
+    with pytest.raises(fl.DataError, match="at most 1"):
+        list(loader)
+
+
+def test_a_rank_without_a_readable_item_is_an_error(tmp_path):
+    """Without a batch there the other ranks would wait for it."""
+    loader = fl.DataLoader(
+        Plain(10, bad=[2]), on_error="skip", quarantine=tmp_path / "q", batch_size=1, partition=(0, 2)
+    )
+    with pytest.raises(fl.DataError, match="unequally often"):
+        list(loader)
+
+
+# ---- lengths ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_padded_and_packed(workers):
+    items = [{"t": np.arange(n, dtype=np.int32) + 10 * n, "y": n, "f": np.ones((n, 2), "f4")} for n in (2, 3, 1, 4)]
+    how = {"batch_samples": 6, "lengths": [2, 3, 1, 4], "num_workers": workers}
+    padded = list(fl.DataLoader(items, layout="padded", **how))
+    assert [batch["y"].tolist() for batch in padded] == [[2, 3, 1], [4]]
+    assert padded[0]["t"].tolist() == [[20, 21, 0], [30, 31, 32], [10, 0, 0]]
+    assert padded[0]["lengths"].tolist() == [2, 3, 1]
+    assert padded[0]["f"].shape == (3, 3, 2)
+    assert np.asarray(padded[0]["f"]).sum() == 12
+    packed = list(fl.DataLoader(items, layout="packed", **how))
+    assert packed[0]["t"].tolist() == [20, 21, 30, 31, 32, 10]
+    assert packed[0]["f"].shape == (6, 2)
+    assert packed[1]["lengths"].tolist() == [4]
+
+
+def test_lone_arrays_and_empty_parts():
+    items = [np.full(n, n) for n in (2, 3)]
+    how = {"batch_samples": 3, "lengths": [2, 3]}
+    (first, _), (second, lengths) = fl.DataLoader(items, **how)
+    assert (first.tolist(), second.tolist(), lengths.tolist()) == ([[2, 2]], [[3, 3, 3]], [3])
+    parts = [list(fl.DataLoader(items, partition=(i, 3), **how)) for i in range(3)]
+    assert [[len(batch[1]) for batch in part] for part in parts] == [[1], [1], [0]]
+    ((rows, lengths),) = parts[2]
+    assert (len(rows), rows.ndim) == (0, 2)
+
+
+def test_the_number_of_batches_by_samples_is_that_of_the_next_sweep():
+    lengths = np.random.default_rng(1).integers(1, 9, 100)
+    loader = fl.DataLoader([np.zeros(n) for n in lengths], batch_samples=13, lengths=lengths, shuffle=True, seed=1)
+    counts = set()
+    for _ in range(4):
+        counts.add(len(loader))
+        assert len(loader) == sum(1 for _ in loader)
+    assert len(counts) > 1
+
+
+# ---- corpora ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """The same 40 sequences as a store, CTF text and Parquet."""
+    x, y = np.arange(80, dtype=np.float32).reshape(40, 2), np.arange(40, dtype=np.float32)
+    fl.convert(fl.ArrayDeserializer(x=x, y=y.reshape(40, 1), chunk_sequences=16), tmp_path / "store")
+    text = "".join(f"|x {a:g} {b:g} |y {label:g}\n" for (a, b), label in zip(x, y, strict=True))
+    (tmp_path / "data.ctf").write_text(text)
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"x": x.tolist(), "y": y}), tmp_path / "data.parquet", row_group_size=16)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["store", "data.ctf", "data.parquet"])
+def test_a_path_is_a_dataset(corpora, name):
+    loader = fl.DataLoader(corpora / name, batch_size=7, shuffle=True, seed=3)
+    assert len(loader) == 6
+    batches = list(loader)
+    labels = flat(batch["y"] for batch in batches)
+    assert [len(batch["y"]) for batch in batches] == [7] * 5 + [5]
+    assert sorted(labels) == list(range(40))
+    assert labels != sorted(labels)
+    for batch in batches:
+        assert np.array_equal(np.asarray(batch["x"])[:, 0], 2 * np.asarray(batch["y"]).reshape(-1))
+    again = fl.DataLoader(fl.open_corpus(corpora / name), batch_size=7, shuffle=True, seed=3)
+    iterator = iter(again)
+    assert flat(batch["y"] for batch in (next(iterator), next(iterator))) == labels[:14]
+    other = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
+    other.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    assert flat(batch["y"] for batch in other) == labels[14:]
+    second = flat(batch["y"] for batch in other)
+    assert second == flat(batch["y"] for batch in loader)
+    assert second != labels
+
+
+def test_the_order_of_a_corpus_is_that_of_its_source(corpora):
+    parts = [fl.DataLoader(corpora / "store", batch_size=3, partition=(i, 2), seed=1, shuffle=True) for i in range(2)]
+    source = fl.MinibatchSource(fl.open_corpus(corpora / "store"), seed=1, max_sweeps=1)
+    for first, second, whole in zip(*parts, source.minibatches(6), strict=True):
+        assert flat([first["y"], second["y"]]) == flat([whole["y"].padded()])
+    assert parts[0].state_dict() == parts[1].state_dict()
+    dropping = fl.DataLoader(corpora / "store", batch_size=7, drop_last=True)
+    assert len(dropping) == len(list(dropping)) == 5
+
+
+def test_sequences_of_a_corpus():
+    sequences = [np.full((n, 2), n, np.float32) for n in (1, 4, 2, 3)]
+    corpus = fl.ArrayDeserializer(x=sequences, y=np.arange(4))
+    padded = list(fl.DataLoader(corpus, batch_size=3))
+    assert [tuple(batch["x"].shape) for batch in padded] == [(3, 4, 2), (1, 3, 2)]
+    assert padded[0]["lengths"]["x"].tolist() == [1, 4, 2]
+    packed = fl.DataLoader(corpus, batch_samples=5, layout="packed")
+    assert [tuple(batch["x"].shape) for batch in packed] == [(5, 2), (5, 2)]
+    assert len(packed) == 2
+    listed = next(iter(fl.DataLoader(corpus, batch_size=2, collate_fn=list)))
+    assert [(len(item["x"]), int(item["y"])) for item in listed] == [(1, 0), (4, 1)]
+
+
+def test_what_is_not_asked_of_a_corpus():
+    corpus = fl.ArrayDeserializer(x=np.zeros(4))
+    for option in ({"sampler": [1]}, {"weights": [1] * 4}, {"worker_init_fn": print}, {"batch_size": None}):
+        with pytest.raises(ValueError, match="corpus"):
+            fl.DataLoader(corpus, **option)
+
+
+def test_a_corpus_with_unreadable_sequences(tmp_path):
+    path = tmp_path / "bad.ctf"
+    path.write_text("|x 1\n|x 2\n|x what\n|x 4\n")
+    loader = fl.DataLoader(
+        fl.CTFDeserializer(path, {"x": fl.Stream(1)}), batch_size=2, on_error="skip", quarantine=tmp_path / "q"
+    )
+    assert [flat([batch["x"]]) for batch in loader] == [[1, 2], [4]]
+    assert (tmp_path / "q").exists()
+
+
+# ---- without torch, devices, figures ------------------------------------------------------------------------
+
+
+def test_without_torch():
+    """NumPy arrays in the same trees."""
+    script = """
+        import sys
+        sys.modules["torch"] = None
+        import collections, numpy as np, feedline as fl
+        P = collections.namedtuple("P", "a b")
+        items = [{"x": np.full(2, i), "p": P(i, float(i)), "t": (str(i), np.float32(i)), "b": i > 1} for i in range(5)]
+        batches = list(fl.DataLoader(items, batch_size=3))
+        first = batches[0]
+        assert first["x"].tolist() == [[0, 0], [1, 1], [2, 2]] and type(first["x"]) is np.ndarray
+        assert type(first["p"]) is P and first["p"].a.dtype == np.int64 and first["p"].b.dtype == np.float64
+        assert list(first["t"][0]) == ["0", "1", "2"] and first["t"][1].dtype == np.float32
+        assert first["b"].tolist() == [False, False, True]
+        for bad, error in (([np.zeros(1), np.zeros(2)], RuntimeError), ([object()] * 2, TypeError),
+                           ([(1,), (1, 2)], RuntimeError), ([np.array("a")] * 2, TypeError)):
+            try:
+                list(fl.DataLoader(bad, batch_size=2))
+            except error:
+                pass
+            else:
+                raise AssertionError(bad)
+        assert [b.tolist() for b in fl.DataLoader(np.arange(4), batch_size=3)] == [[0, 1, 2], [3]]
+        np.random.seed(3)
+        one = [b.tolist() for b in fl.DataLoader(range(9), batch_size=4, shuffle=True)]
+        np.random.seed(3)
+        assert one == [b.tolist() for b in fl.DataLoader(range(9), batch_size=4, shuffle=True)]
+        assert next(iter(fl.DataLoader(fl.ArrayDeserializer(x=np.zeros((3, 2))), batch_size=2)))["x"].shape == (2, 2)
+        assert "torch" not in {name for name, module in sys.modules.items() if module is not None}
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@needs_torch
+def test_on_a_device():
+    """The meta device stands for any: everything of a batch is there, and nothing is lost."""
+    items = [{"x": torch.full((2,), float(i)), "more": (i, "name")} for i in range(5)]
+    for workers in (0, 1):
+        batches = list(fl.DataLoader(items, batch_size=2, device="meta", num_workers=workers))
+        assert [batch["x"].device.type for batch in batches] == ["meta"] * 3
+        assert [batch["more"][0].device.type for batch in batches] == ["meta"] * 3
+        assert [list(batch["more"][1]) for batch in batches] == [["name"] * 2, ["name"] * 2, ["name"]]
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(5.0)), shuffle=False, max_sweeps=1)
+    for minibatch in source.minibatches(2, device="cpu"):
+        assert minibatch.tensors["x"].tolist() == minibatch["x"].padded().tolist()
+        assert source.position.ordinal in (0, int(minibatch.ids[-1]) + 1)
+    assert next(source.minibatches(2, device="meta"), None) is None
+
+
+@pytest.mark.skipif(torch is None or not torch.cuda.is_available(), reason="needs torch with CUDA")
+def test_on_cuda():
+    x = torch.arange(4096.0).reshape(1024, 4)
+    loader = fl.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100, shuffle=True, seed=1, device="cuda")
+    plain = fl.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100, shuffle=True, seed=1)
+    iterator, other = iter(loader), iter(plain)
+    for (here,), (there,) in zip(iterator, other, strict=True):
+        assert here.is_cuda
+        assert torch.equal(here.cpu(), there)
+        assert loader.state_dict() == plain.state_dict()
+
+
+def test_figures():
+    loader = fl.DataLoader(Plain(10), batch_size=4)
+    list(loader)
+    figures = loader.stats().to_json()
+    assert (figures["batches"], figures["items"], figures["skipped"], figures["workers"]) == (3, 10, 0, [])
+    assert figures["waiting"] >= figures["reading"] + figures["collating"] > 0
+    assert loader.stats().gain >= 1
+    with fl.DataLoader(Plain(10), batch_size=4, num_workers=2) as loader:
+        list(loader)
+        workers = loader.stats().to_json()["workers"]
+        assert len(workers) == 2
+        assert sum(worker["units"] for worker in workers) >= 3
+
+
+class Ordered:
+    """A dataset that notes in a file what is read."""
+
+    def __init__(self, file, n):
+        self.file, self.n = file, n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        with self.file.open("a") as file:
+            file.write(f"{index} ")
+        return index
+
+
+def test_the_next_sweep_begins_before_this_one_ends(tmp_path):
+    """In workers, which have a dataset of their own; and no item is read twice for it."""
+    file = tmp_path / "reads"
+    loader = fl.DataLoader(Ordered(file, 12), batch_size=3, num_workers=1, prefetch_factor=2)
+    list(loader)
+    deadline = 0
+    while len(file.read_text().split()) < 18 and deadline < 10**4:
+        deadline += 1
+        import time
+
+        time.sleep(0.01)
+    assert file.read_text().split() == [str(i % 12) for i in range(18)]
+    assert flat(loader) == list(range(12))
+    loader.close()
+    reads = [int(index) for index in file.read_text().split()]
+    assert reads[:24] == [*range(12), *range(12)]
+    assert len(reads) <= 30
+
+
+def test_samplers_of_the_user_are_not_asked_early():
+    asked = []
+
+    class Sampler:
+        def __iter__(self):
+            asked.append(1)
+            return iter(range(6))
+
+    loader = fl.DataLoader(Plain(6), sampler=Sampler(), batch_size=2, num_workers=1)
+    assert flat(loader) == list(range(6))
+    assert asked == [1]
+    assert flat(loader) == list(range(6))
+    assert asked == [1, 1]

@@ -1,0 +1,210 @@
+"""Random numbers of samples: whose they are, who is left alone, and what guessing costs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.feed.loader import random as seeding
+from tests.laws.items import content
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+class Drawing:
+    """Item ``i`` is what `draw` says; reads are counted."""
+
+    def __init__(self, draw, n=24):
+        self.draw, self.n, self.reads = draw, n, []
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        self.reads.append(index)
+        return float(self.draw(index))
+
+
+GLOBALS = {
+    "random": lambda _: random.random(),
+    "gauss": lambda _: random.gauss(0, 1),
+    "numpy": lambda _: np.random.random(),
+    "normal": lambda _: np.random.standard_normal(),
+    "torch": lambda _: torch.rand(()),
+    "randn": lambda _: torch.randn(()),
+}
+
+
+def states():
+    return random.getstate(), str(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+@pytest.mark.parametrize("loose_end", [False, True])
+def test_the_loop_s_generators_are_left_alone(name, loose_end):
+    """Also where a half of a pair of normal numbers waits in them."""
+    loader = fl.DataLoader(Drawing(GLOBALS[name]), batch_size=3, shuffle=True, seed=1)
+    for _ in loader:
+        if loose_end:
+            random.gauss(0, 1), np.random.standard_normal(), torch.randn(())
+        before = states()
+        next(iter(loader))
+        assert states() == before
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_what_the_loop_draws_does_not_reach_samples(name):
+    """Any state of the global generators, between any two batches."""
+    expected = content(fl.DataLoader(Drawing(GLOBALS[name]), batch_size=3, seed=1))
+    got = []
+    for i, batch in enumerate(fl.DataLoader(Drawing(GLOBALS[name]), batch_size=3, seed=1)):
+        got += content([batch])
+        for _ in range(i):
+            random.gauss(0, 1), np.random.standard_normal(), torch.randn(())
+    assert got == expected
+    assert len(set(got)) == 24
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+@pytest.mark.parametrize("first", [0, 7, 15, 23])
+def test_drawing_late_is_noticed(name, first):
+    """Whichever item is the first to draw has the numbers that it always has; one batch is read twice for it."""
+
+    def from_then_on(index):
+        return GLOBALS[name](index) if index >= first else 0.0
+
+    always = content(fl.DataLoader(Drawing(GLOBALS[name]), batch_size=2, seed=9))
+    data = Drawing(from_then_on)
+    got = content(fl.DataLoader(data, batch_size=2, seed=9))
+    assert got[first:] == always[first:]
+    trial = 2 * seeding.TRIAL
+    assert len(data.reads) == 24 + (2 if first >= trial else 0)
+
+
+def test_a_cached_normal_number_of_the_loop_is_not_a_sample_s():
+    """It leaves the words of the generator as they are; only NumPy itself knows of it."""
+    late = Drawing(lambda index: np.random.standard_normal() if index == 20 else 0.0)
+    expected = content(fl.DataLoader(late, batch_size=1, seed=3))[20]
+    iterator = iter(fl.DataLoader(late, batch_size=1, seed=3))
+    for _ in range(20):
+        next(iterator)
+    np.random.seed(1)
+    np.random.standard_normal()
+    before = states()
+    assert content([next(iterator)]) == [expected]
+    assert states() == before
+
+
+def test_errors_come_of_seeded_numbers():
+    """An item that fails by chance fails for every schedule alike."""
+
+    def fails(index):
+        if index == 20 and random.random() < 2:
+            raise ValueError(repr(random.random()))
+        return 0.0
+
+    told = []
+    for size in (1, 4, 24):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  # the number is what is compared
+            list(fl.DataLoader(Drawing(fails), batch_size=size, seed=3))
+        told.append(str(caught.value))
+    assert len(set(told)) == 1
+
+
+def test_sample_rng_outside_of_samples():
+    with pytest.raises(RuntimeError, match="while a DataLoader makes a sample"):
+        fl.sample_rng()
+    list(fl.DataLoader(Drawing(lambda _: fl.sample_rng().random())))
+    with pytest.raises(RuntimeError, match="default_rng"):
+        fl.sample_rng()
+
+
+def test_sample_rng_is_one_generator_a_sample():
+    """Asked twice it goes on; no two samples, and no two sweeps, share numbers."""
+
+    def two(_):
+        assert fl.sample_rng() is fl.sample_rng()
+        return fl.sample_rng().random()
+
+    loader = fl.DataLoader(Drawing(two), batch_size=5, shuffle=True, seed=1)
+    sweeps = [content(loader) for _ in range(2)]
+    assert len({number for sweep in sweeps for number in sweep}) == 48
+
+
+def test_collate_fn_has_numbers_of_the_batch():
+    """Whatever makes it; another batch has others."""
+
+    def mixed(samples):
+        return torch.tensor([random.random(), fl.sample_rng().random()], dtype=torch.float64)
+
+    data = list(range(12))
+    first, again = (content(fl.DataLoader(data, batch_size=4, seed=1, collate_fn=mixed)) for _ in range(2))
+    assert first == again
+    assert len(set(first)) == len(first)
+
+
+class Together(Drawing):
+    def __getitems__(self, indices):
+        return [float(self.draw(index)) for index in indices]
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_getitems_has_numbers_of_the_batch(name):
+    """The batch is read at once, so its numbers belong to it."""
+    expected = content(fl.DataLoader(Together(GLOBALS[name]), batch_size=6, seed=1))
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)
+    assert content(fl.DataLoader(Together(GLOBALS[name]), batch_size=6, seed=1)) == expected
+    assert len(set(expected)) == 24
+
+
+def test_a_subset_is_read_item_by_item():
+    """Where its dataset is: the batch size is not to be seen in the random numbers."""
+    subset = torch.utils.data.Subset(Drawing(GLOBALS["numpy"]), [5, 3, 8, 1])
+    orders = [content(fl.DataLoader(subset, batch_size=size, seed=1)) for size in (1, 4)]
+    assert orders[0] == orders[1]
+
+
+def test_repeated_items_of_a_weighted_sweep_are_augmented_anew():
+    loader = fl.DataLoader(Drawing(GLOBALS["numpy"], 4), weights=[1, 0, 0, 0], batch_size=2, seed=1)
+    assert len(set(content(loader))) == 4
+
+
+@pytest.mark.parametrize("name", [*GLOBALS, "none"])
+def test_threads_draw_as_one_process_does(name):
+    """`random` and NumPy one batch at a time, torch by a generator of the thread's own."""
+    draw = GLOBALS.get(name, lambda index: index)
+    expected = content(fl.DataLoader(Drawing(draw, 60), batch_size=3, seed=1))
+    before = states()
+    loader = fl.DataLoader(Drawing(draw, 60), batch_size=3, seed=1, num_workers=3, workers="thread")
+    assert content(loader) == expected
+    assert content(loader) == content(fl_second_sweep(draw))
+    assert states() == before
+
+
+def fl_second_sweep(draw):
+    loader = fl.DataLoader(Drawing(draw, 60), batch_size=3, seed=1)
+    list(loader)
+    return loader
+
+
+def test_another_bit_generator_is_its_owner_s():
+    """Who replaces NumPy's global generator seeds it; nothing breaks."""
+    old = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))
+        expected = np.random.Generator(np.random.PCG64(1)).bit_generator.random_raw()
+        list(fl.DataLoader(Drawing(lambda index: index), batch_size=3))
+        assert np.random.get_bit_generator().random_raw() == expected
+    finally:
+        np.random.set_bit_generator(old)
+
+
+def test_without_knowing_where_generators_keep_their_words(monkeypatch):
+    """The same numbers by the generators' own functions alone."""
+    expected = [content(fl.DataLoader(Drawing(draw), batch_size=2, seed=4)) for draw in GLOBALS.values()]
+    monkeypatch.setattr(seeding, "_python_words", lambda: None)
+    monkeypatch.setattr(seeding, "_numpy_is_known", lambda: False)
+    assert [content(fl.DataLoader(Drawing(draw), batch_size=2, seed=4)) for draw in GLOBALS.values()] == expected

@@ -1,0 +1,234 @@
+"""Units go in, results come out by ticket; who runs them does not matter."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+
+import pytest
+
+from feedline.feed.workers import Pool
+from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Staged, Task, eventually, results
+
+
+def test_results_by_ticket_in_any_order(either):
+    tickets = [either.submit(("echo", i)) for i in range(50)]
+    assert tickets == list(range(50))
+    for i in reversed(tickets):
+        assert either.result(i) == i
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", multiprocessing.get_context("forkserver")])
+@pytest.mark.filterwarnings("ignore:workers are forked")
+def test_start_methods(method):
+    with Pool(Task(), 2, method=method) as pool:
+        assert results(pool, [("echo", i) for i in range(5)]) == list(range(5))
+        assert len(set(pool.pids)) == 2
+
+
+def test_fork_warns_of_threads():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with pytest.warns(RuntimeWarning, match="forked from a process with"), Pool(Task(), 1, method="fork") as pool:
+            assert pool.result(pool.submit(("echo", 1))) == 1
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:workers are forked")
+def test_fork_pickles_no_task():
+    task = Task()
+    task.function = lambda: "not picklable"
+    with Pool(task, 1, method="fork") as pool:
+        assert pool.result(pool.submit(("evaluate", "1 + 1"))) == 2
+
+
+def test_any_idle_worker_takes_the_next_unit(either, gate):
+    slow = either.submit(gate.unit("slow"))
+    fast = [either.submit(("echo", i)) for i in range(40)]
+    for i, ticket in enumerate(fast):
+        assert either.result(ticket) == i
+    assert not either.ready(slow)
+    gate.let_go()
+    assert either.result(slow) == "slow"
+
+
+def test_a_unit_for_one_worker(either):
+    tickets = [either.submit(("count",), worker=i % 2) for i in range(20)]
+    got = [either.result(ticket) for ticket in tickets]
+    assert [worker for worker, _ in got] == [i % 2 for i in range(20)]
+    assert [count for _, count in got] == [i // 2 + 1 for i in range(20)]
+
+
+def test_any_of(either, gate):
+    slow, fast = either.submit(gate.unit()), either.submit(("echo", 1))
+    assert either.any_of([slow, fast]) == fast
+    gate.let_go()
+    assert either.any_of([slow]) == slow
+    assert either.any_of([slow, fast]) in (slow, fast)
+    with pytest.raises(ValueError, match="at least one ticket"):
+        either.any_of([])
+
+
+def test_large_units(pool):
+    units = [("echo", list(range(i * 1000))) for i in range(30)]
+    assert results(pool, units) == [unit[1] for unit in units]
+
+
+def test_more_units_than_the_queue_holds(pool, gate):
+    pool.submit(gate.unit()), pool.submit(gate.unit())
+    tickets = [pool.submit(("echo", i)) for i in range(5000)]
+    assert pool._crew._backlog
+    gate.let_go()
+    assert [pool.result(ticket) for ticket in tickets] == list(range(5000))
+
+
+def test_cancel_one_and_all(either, gate):
+    hold = [either.submit(gate.unit()) for _ in range(2)]
+    a, b, c = (either.submit(("echo", i)) for i in range(3))
+    either.cancel([b])
+    gate.let_go()
+    assert either.result(a) == 0
+    assert either.result(c) == 2
+    with pytest.raises(ValueError, match=f"ticket {b} is unknown"):
+        either.result(b)
+    either.cancel()
+    for ticket in hold:
+        with pytest.raises(ValueError, match="unknown"):
+            either.result(ticket)
+    assert either.result(either.submit(("echo", "on"))) == "on"
+
+
+def test_cancelled_units_do_not_run(pool, gate, tmp_path):
+    hold = [pool.submit(gate.unit()) for _ in range(2)]
+    gate.held()
+    note = tmp_path / "note"
+    pool.cancel([pool.submit(("evaluate", f"open({str(note)!r}, 'w').close()")) for _ in range(3)])
+    gate.let_go()
+    for ticket in hold:
+        pool.result(ticket)
+    results(pool, [("echo", i) for i in range(10)])
+    assert not note.exists()
+
+
+def test_timeout(gate):
+    with Pool(Task(), 1, timeout=0.2) as pool:
+        assert pool.result(pool.submit(("echo", 1))) == 1
+        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
+            pool.result(pool.submit(gate.unit()))
+        gate.let_go()
+
+
+def test_start_that_raises_is_raised_by_units():
+    for kind in ("process", "thread"):
+        with Pool(BrokenStart(), 2, kind=kind) as pool, pytest.raises(ZeroDivisionError, match="no start"):
+            pool.result(pool.submit(("echo", 1)))
+
+
+def test_task_that_cannot_be_unpickled_is_raised_by_units():
+    with Pool(BrokenPickle(), 1) as pool, pytest.raises(LookupError, match="cannot be unpickled here"):
+        pool.result(pool.submit(1))
+
+
+def test_unit_that_cannot_be_pickled(pool):
+    with pytest.raises(Exception, match="pickle"):
+        pool.submit(("echo", lambda: 0))
+    assert pool.result(pool.submit(("echo", 1))) == 1
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="at least 1 worker"):
+        Pool(Task(), 0)
+    with pytest.raises(ValueError, match="timeout"):
+        Pool(Task(), 1, timeout=-1)
+    with pytest.raises(ValueError, match="kind"):
+        Pool(Task(), 1, kind="fibre")
+    with pytest.raises(ValueError, match="start method"):
+        Pool(Task(), 1, method="beg")
+    with pytest.raises(TypeError, match="context"):
+        Pool(Task(), 1, method=3)
+
+
+def test_submit_for_a_worker_there_is_not(either):
+    with pytest.raises(ValueError, match="from 0 to 1, got 2"):
+        either.submit(1, worker=2)
+
+
+def test_closed(either):
+    ticket = either.submit(("echo", 1))
+    either.close()
+    either.close()
+    either.cancel()
+    for call in (lambda: either.submit(1), lambda: either.result(ticket), lambda: either.ready(ticket)):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+
+
+def test_stats():
+    with Pool(Staged(), 2) as pool:
+        results(pool, [("copied", i) for i in range(10)])
+        stats = pool.stats()
+        assert sum(worker.units for worker in stats.workers) == 10
+        assert [worker.pid for worker in stats.workers] == pool.pids
+        assert sum(worker.bytes for worker in stats.workers) > 10 * 64 * 64 * 4
+        assert all(worker.seconds > 0 for worker in stats.workers if worker.units)
+        assert stats.stages == {"reading": 10.0, "collating": 20.0}
+        assert stats.restarts == 0
+
+
+def test_several_threads_may_wait(either):
+    tickets = [either.submit(("sleep", 0.001 * (i % 7), i)) for i in range(200)]
+    got = {}
+
+    def take(mine):
+        for ticket in mine:
+            got[ticket] = either.result(ticket)
+
+    threads = [threading.Thread(target=take, args=(tickets[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got == {ticket: i for i, ticket in enumerate(tickets)}
+
+
+def test_closing_frees_who_waits(either, gate):
+    ticket = either.submit(gate.unit())
+    gate.held()
+    raised = []
+
+    def wait():
+        try:
+            either.result(ticket)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert eventually(lambda: either._leader is not None)
+    closing = threading.Thread(target=either.close)
+    closing.start()
+    assert eventually(lambda: either._closed)
+    gate.let_go()
+    closing.join(30)
+    thread.join(30)
+    assert raised == ["this pool of workers is closed"]
+
+
+def test_workers_have_one_torch_thread(pool):
+    pytest.importorskip("torch")
+    assert pool.result(pool.submit(("evaluate", "__import__('torch').zeros(1).shape"))) == (1,)
+    assert pool.result(pool.submit(("evaluate", "__import__('torch').get_num_threads()"))) == 1
+
+
+def test_interrupts_are_the_parents(pool):
+    pids = {pool.result(pool.submit(("who",), worker=i))[2] for i in range(2)}
+    assert pids == set(pool.pids)
+    for pid in pids:
+        os.kill(pid, 2)
+    assert results(pool, [("echo", i) for i in range(20)]) == list(range(20))
+    assert pool.stats().restarts == 0

@@ -1,0 +1,306 @@
+"""Optimizers in a store: MXNet's rules against slow ones, states in files, optimizers of your own."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import StateError
+from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
+from feedline.kvstore import optimizers as rules
+
+RULES = [
+    ("sgd", {"learning_rate": 0.1}),
+    ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.1, "rescale_grad": 0.5}),
+    ("sgd", {"wd": 0.1, "clip_gradient": 0.3}),
+    ("momentum", {"learning_rate": 0.1}),
+    ("adam", {"learning_rate": 0.1, "wd": 0.1, "clip_gradient": 0.5}),
+    ("rmsprop", {"learning_rate": 0.1, "gamma1": 0.7, "wd": 0.1}),
+    ("adagrad", {"learning_rate": 0.1, "wd": 0.1, "rescale_grad": 2.0}),
+    ("test", {"rescale_grad": 0.5}),
+]
+
+
+def slow(name, p, w, gradients):
+    """One weight, one number, step by step, from the formulas."""
+    lr, wd, momentum = p["learning_rate"], p["wd"], p.get("momentum", 0)
+    m = n = 0.0
+    for t, g in enumerate(gradients, 1):
+        g *= p["rescale_grad"]
+        if name in ("adam", "rmsprop"):
+            g += wd * w
+        if p["clip_gradient"] is not None:
+            g = max(-p["clip_gradient"], min(p["clip_gradient"], g))
+        if name in ("sgd", "momentum"):
+            m = momentum * m - lr * (g + wd * w)
+            w += m
+        elif name == "adam":
+            m = p["beta1"] * m + (1 - p["beta1"]) * g
+            n = p["beta2"] * n + (1 - p["beta2"]) * g * g
+            w -= lr * math.sqrt(1 - p["beta2"] ** t) / (1 - p["beta1"] ** t) * m / (math.sqrt(n) + p["epsilon"])
+        elif name == "rmsprop":
+            n = p["gamma1"] * n + (1 - p["gamma1"]) * g * g
+            w -= lr * g / math.sqrt(n + p["epsilon"])
+        elif name == "adagrad":
+            n += g * g
+            w -= lr * (g / math.sqrt(n + p["eps"]) + wd * w)
+        else:
+            w += g
+    return w
+
+
+@pytest.mark.parametrize(("name", "given_"), RULES)
+@given(st.floats(-2, 2), st.lists(st.floats(-2, 2), min_size=1, max_size=5))
+def test_rules(name, given_, start, gradients):
+    rule = optimizer(name, **given_)
+    store = create()
+    store.init("w", torch.tensor([start, 1.0], dtype=torch.float64))
+    store.set_optimizer(rule)
+    for gradient in gradients:
+        store.push("w", torch.tensor([gradient, 0.0], dtype=torch.float64))
+    out = torch.empty(2, dtype=torch.float64)
+    store.pull("w", out)
+    # Betas are single precision, as in MXNet.
+    assert out[0].item() == pytest.approx(slow(name, rule.parameters(), start, gradients), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(("name", "given_"), RULES)
+def test_gradients_of_rows(name, given_):
+    """Lazy rules leave other rows alone; the others do as with zeros there."""
+    rule = optimizer(name, **given_)
+    start, ids = torch.randn(5, 2), torch.tensor([3, 1])
+    values = [torch.randn(2, 2) for _ in range(3)]
+
+    def run(shape, sparse):
+        store = create()
+        store.init("w", start if shape == "whole" else start[ids])
+        store.set_optimizer(name, **given_)
+        for value in values:
+            rows = torch.sparse_coo_tensor(ids[None], value, (5, 2), check_invariants=True)
+            store.push("w", rows if sparse else rows.to_dense() if shape == "whole" else value)
+        out = torch.empty(5 if shape == "whole" else 2, 2)
+        store.pull("w", out)
+        return out
+
+    found = run("whole", sparse=True)
+    if getattr(rule, "lazy_update", False):
+        expected = start.clone()
+        expected[ids] = run("rows", sparse=False)
+    else:
+        expected = run("whole", sparse=False)
+    torch.testing.assert_close(found, expected)
+
+
+def test_sums_over_devices_are_rescaled():
+    store = create()
+    store.init("w", torch.zeros(1))
+    store.set_optimizer("sgd", learning_rate=1.0, rescale_grad=0.25)
+    store.push("w", [torch.ones(1)] * 4)
+    assert pulled(store) == [-1]
+
+
+def test_numbers_may_change():
+    store = create()
+    rule = optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    store.push("w", torch.ones(1))
+    rule.learning_rate = 0.5
+    store.push("w", torch.ones(1))
+    assert pulled(store) == [-1.5]
+
+
+def test_a_new_optimizer_starts_anew():
+    store = create()
+    store.init("w", torch.zeros(1))
+    rule = optimizer("momentum", learning_rate=1.0)
+    store.set_optimizer(rule)
+    store.push("w", torch.ones(1))
+    store.set_optimizer(rule)
+    store.push("w", torch.ones(1))
+    assert pulled(store) == [-2]  # with the old momentum it were -2.9
+
+
+def pulled(store, key="w", shape=(1,)):
+    out = torch.empty(shape)
+    store.pull(key, out)
+    return out.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "given_"),
+    [
+        ("sgd", {"learning_rate": "0.1"}),
+        ("sgd", {"learning_rate": float("inf")}),
+        ("sgd", {"momentum": True}),
+        ("sgd", {"lazy_update": 1.5, "momentum": None}),
+        ("adam", {"momentum": 0.9}),
+        ("lamb", {}),
+    ],
+)
+def test_parameters_are_checked(name, given_):
+    with pytest.raises(RefusedError):
+        optimizer(name, **given_)
+
+
+def test_integers_are_no_weights():
+    store = create()
+    store.init(["w", "n"], [torch.zeros(1), torch.zeros(1, dtype=torch.int32)])
+    store.set_optimizer("test")
+    with pytest.raises(RefusedError, match="floating point for key 'n'"):
+        store.push(["w", "n"], [torch.ones(1), torch.ones(1, dtype=torch.int32)])
+    assert pulled(store) == [0]
+
+
+# ---- states ---------------------------------------------------------------------------------------
+
+
+def trained(name, given_, keys, pushes, store=None):
+    if store is None:
+        store = create()
+        store.init(keys, [torch.ones(2) for _ in keys])
+        store.set_optimizer(name, **given_)
+    for i in pushes:
+        store.push(keys, [torch.full((2,), 0.5 + i) for _ in keys])
+    return store
+
+
+@pytest.mark.parametrize(("name", "given_"), RULES)
+@pytest.mark.parametrize("keys", [[3, 1], ["b", "a"]])
+def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys, tmp_path):
+    whole = trained(name, given_, keys, range(5))
+    first = trained(name, given_, keys, range(3))
+    first.save_optimizer_states(tmp_path / "s")
+    second = create()
+    for key in keys:
+        second.init(key, torch.tensor(pulled(first, key, (2,))))
+    second.set_optimizer(name, **given_)
+    second.load_optimizer_states(tmp_path / "s")
+    trained(name, given_, keys, range(3, 5), second)
+    assert [pulled(second, key, (2,)) for key in keys] == [pulled(whole, key, (2,)) for key in keys]
+
+
+def test_loading_forgets_what_the_file_does_not_have(tmp_path):
+    trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s")
+    store = trained("momentum", {}, ["w", "v"], range(2))
+    store.load_optimizer_states(tmp_path / "s")
+    assert list(store._updater.states()) == ["w"]
+    assert store._updater.states()["w"][1] == 1
+
+
+def test_numbers_go_along_if_asked(tmp_path):
+    store = trained("adam", {"learning_rate": 0.25}, ["w"], range(1))
+    for dump in (False, True):
+        store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces what is there
+        other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
+        other.load_optimizer_states(tmp_path / "s")
+        assert other._updater.learning_rate == (0.25 if dump else 0.5)
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_the_file_is_safetensors_and_json(tmp_path):
+    from safetensors import safe_open
+
+    trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
+    with safe_open(tmp_path / "s", "pt") as file:
+        assert list(file.keys()) == ["0.momentum"]
+        about = json.loads(file.metadata()["state"])
+    assert (about["optimizer"], about["keys"], about["counts"]) == ("momentum", ["w"], [1])
+
+
+@pytest.mark.parametrize(
+    "what", ["other rule", "other states", "other shape", "damaged", "foreign", "missing", "pickle"]
+)
+def test_states_that_do_not_fit_change_nothing(what, tmp_path):
+    path = tmp_path / "s"
+    if what == "foreign":
+        from feedline.interop.tensor_file import save_tensors
+
+        save_tensors(path, {"x": torch.ones(1)}, {"hello": 1})
+    elif what == "pickle":
+        path.write_bytes(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00K\x01.")
+    elif what != "missing":
+        trained("adam", {}, ["w"], range(2)).save_optimizer_states(path)
+    if what == "damaged":
+        content = bytearray(path.read_bytes())
+        content[-3] ^= 1
+        path.write_bytes(content)
+    name = {"other rule": "adagrad", "other states": "sgd"}.get(what, "adam")
+    size = 3 if what == "other shape" else 2
+    store = create()
+    store.init("w", torch.ones(size))
+    store.set_optimizer(name)
+    store.push("w", torch.ones(size))
+    before = {k: ({n: t.clone() for n, t in s.items()}, c) for k, (s, c) in store._updater.states().items()}
+    with pytest.raises(StateError):
+        store.load_optimizer_states(path)
+    after = store._updater.states()
+    assert {k: c for k, (_, c) in before.items()} == {k: c for k, (_, c) in after.items()}
+    for key, (states, _) in before.items():
+        assert all(torch.equal(state, after[key][0][name]) for name, state in states.items())
+
+
+def test_shapes_are_looked_at_when_the_key_is_made_later(tmp_path):
+    trained("adam", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s")
+    store = create()
+    store.set_optimizer("adam")
+    store.load_optimizer_states(tmp_path / "s")
+    store.init("w", torch.ones(3))
+    with pytest.raises(StateError, match="shape"):
+        store.push("w", torch.ones(3))
+
+
+def test_no_optimizer_no_states(tmp_path):
+    store = create()
+    for call in (store.save_optimizer_states, store.load_optimizer_states):
+        with pytest.raises(RefusedError, match="set_optimizer first"):
+            call(tmp_path / "s")
+
+
+# ---- optimizers of your own -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def halving(monkeypatch):
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+
+    @register_optimizer
+    class Halving(Optimizer):
+        """Fails at its third update of a key."""
+
+        name = "halving"
+        keeps = ("seen",)
+
+        def rule(self, weight, gradient, states, count):
+            weight.mul_(0.5)
+            states["seen"].add_(gradient)
+            if count == 3:
+                raise RuntimeError("at three")
+
+    return Halving
+
+
+def test_a_failed_optimizer_leaves_everything_as_it_was(halving):
+    store = create()
+    store.init(["a", "b"], [torch.full((1,), 8.0)] * 2)
+    store.set_optimizer("halving")
+    store.push(["a", "b"], [torch.ones(1)] * 2)
+    store.push("b", torch.ones(1))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="at three"):
+            store.push(["a", "b"], [torch.ones(1)] * 2)
+        assert [pulled(store, key) for key in "ab"] == [[4], [2]]
+        states = store._updater.states()
+        assert [(states[k][0]["seen"].item(), states[k][1]) for k in "ab"] == [(1, 1), (2, 2)]
+
+
+def test_names_are_taken_once(halving):
+    with pytest.raises(ValueError, match="'halving'"):
+        register_optimizer(halving)
+    assert np.isclose(optimizer("halving").learning_rate, 0.01)

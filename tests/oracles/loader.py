@@ -1,0 +1,26 @@
+"""Slow, obvious twins of what the loader draws."""
+
+from __future__ import annotations
+
+from tests.oracles.order import M64, G, hash_key, mix64
+
+
+def weighted(weights, seed, sweep):
+    """The items of a weighted sweep: place by place, a hash as a number in [0, 1), found by walking the weights."""
+    k = hash_key([seed, sweep, 3])
+    total = 0.0
+    for weight in weights:
+        total += weight
+    items = []
+    for place in range(len(weights)):
+        number = (mix64(k + (place + 1) * G & M64) >> 11) * 2.0**-53 * total
+        reached = 0.0
+        chosen = None
+        for item, weight in enumerate(weights):
+            reached += weight
+            if weight > 0:
+                chosen = item
+                if number < reached:
+                    break
+        items.append(chosen)
+    return items
