@@ -271,6 +271,7 @@ def single(array, trains=True):
 def one_step(node, network, lengths):
     rng = np.random.default_rng(0)
     value = Value.one_hot([rng.integers(0, 50, n) for n in lengths], 50)
+    network.zero_grad(set_to_none=True)  # as trainers do; torch adds to gradients otherwise than it makes them
     network({node: value})[0].data.sum().backward()
 
 

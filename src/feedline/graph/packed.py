@@ -39,7 +39,7 @@ class Sequences:
         return self is other or np.array_equal(self.offsets, other.offsets)
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return _moved(torch.from_numpy(array), self.device, None)
 
     @cached_property
     def _owner(self) -> NDArray[np.int64]:
@@ -244,7 +244,14 @@ class Packed:
 def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-    return torch.from_numpy(array).to(device, dtype, non_blocking=True)
+    return _moved(torch.from_numpy(array), device, dtype)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    # Asking costs less than a call of torch that has nothing to do.
+    if device.type == "cpu" and dtype in (None, tensor.dtype):
+        return tensor
+    return tensor.to(device, dtype, non_blocking=True)
 
 
 def _sparse(value: SparseValue, device: torch.device, dtype: torch.dtype) -> SparseRows:

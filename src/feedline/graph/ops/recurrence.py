@@ -46,12 +46,29 @@ def _along_sequences(site: Site) -> tuple[str, ...]:
     return axes
 
 
-def _project(x: Any, weights: torch.Tensor, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense input and its weights (gates, inputs); sparse rows are looked up first."""
+def _weights(
+    x: Any, w: torch.Tensor, h: torch.Tensor, b: torch.Tensor, node: Node, order: torch.Tensor | None
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Dense input, and weights as torch's kernels want them: gates first.
+
+    Args:
+        x: dense or sparse rows.
+        w, h, b: as in the graph, gates last.
+        node: the recurrence.
+        order: int64 (gates,): where torch's gates stand in the graph; None: as there.
+    """
+    if order is not None and order.device != b.device:
+        order = order.to(b.device)
+
+    def ordered(weights: torch.Tensor) -> torch.Tensor:
+        return weights.contiguous() if order is None else weights.index_select(0, order)
+
     if isinstance(x, SparseRows):
-        # The kernels take no gates that are summed already, so the sums go through an identity.
-        return x.matmul(weights), torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
-    return dense(x, node), weights.t()
+        # The kernels take no gates that are summed already, so what was looked up goes through an identity.
+        data, into = x.matmul(w), ordered(torch.eye(len(b), dtype=b.dtype, device=b.device))
+    else:
+        data, into = dense(x, node), ordered(w.t())
+    return data, [into, ordered(h.t()), ordered(b), torch.zeros_like(b)]
 
 
 def _padded(x: torch.Tensor, sequences: Sequences, backwards: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,10 +77,10 @@ def _padded(x: torch.Tensor, sequences: Sequences, backwards: bool) -> tuple[tor
     return steps.reshape(sequences.longest, sequences.count, x.shape[1]), where
 
 
-def _initial(state: torch.Tensor, node: Node, batch: Batch) -> torch.Tensor:
+def _initial(state: torch.Tensor, node: Node, batch: Batch, like: torch.Tensor) -> torch.Tensor:
     cells = node.shape[0]
-    if not state.is_floating_point():
-        state = state.to(torch.get_default_dtype())
+    if state.dtype != like.dtype:  # a number, in a network of another type
+        state = state.to(like.dtype)
     return state.expand(batch.count, cells).contiguous()[None]
 
 
@@ -71,21 +88,16 @@ def _lstm(node: Node) -> Run:
     axis, cells = node.axes[1], node.shape[0]
     backwards = node.attributes.get("backwards", False)
 
-    def order(weights: torch.Tensor) -> torch.Tensor:
-        """Gates from CNTK's order (input, candidate, forget, output) to torch's (input, forget, candidate, output)."""
-        blocks = weights.reshape(*weights.shape[:-1], 4, cells)
-        i, g, f, o = blocks.unbind(-2)
-        return torch.cat([i, f, g, o], -1)
+    # Gates stand as input, candidate, forget, output in CNTK, and as input, forget, candidate, output in torch.
+    order = torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1)
 
     def run(batch: Batch, x: Any, w: Any, h: Any, b: Any, h0: Any, c0: Any) -> Any:
         sequences = batch.sequences[axis]
         if not sequences.total:
             return h.new_zeros(0, cells)
-        data, into = _project(x, order(w), node)
+        data, weights = _weights(x, w, h, b, node, order)
         steps, where = _padded(data, sequences, backwards)
-        bias = order(b)
-        weights = [into.contiguous(), order(h).t().contiguous(), bias, torch.zeros_like(bias)]
-        states = (_initial(h0, node, batch).to(h.dtype), _initial(c0, node, batch).to(h.dtype))
+        states = (_initial(h0, node, batch, h), _initial(c0, node, batch, h))
         y, _, _ = torch.lstm(steps, states, weights, True, 1, 0.0, batch.training, False, False)
         return y.reshape(-1, cells).index_select(0, where)
 
@@ -101,10 +113,9 @@ def _rnn(node: Node) -> Run:
         sequences = batch.sequences[axis]
         if not sequences.total:
             return h.new_zeros(0, cells)
-        data, into = _project(x, w, node)
+        data, weights = _weights(x, w, h, b, node, None)
         steps, where = _padded(data, sequences, backwards)
-        weights = [into.contiguous(), h.t().contiguous(), b, torch.zeros_like(b)]
-        y, _ = kernel(steps, _initial(h0, node, batch).to(h.dtype), weights, True, 1, 0.0, batch.training, False, False)
+        y, _ = kernel(steps, _initial(h0, node, batch, h), weights, True, 1, 0.0, batch.training, False, False)
         return y.reshape(-1, cells).index_select(0, where)
 
     return run
