@@ -35,11 +35,11 @@ def run(stage: Stage) -> list[Answer]:
     return [*answers, _compiling(stage)]
 
 
-def _minibatches(stage: Stage, words: int, tags: int, longest: int, size: int, whole: bool) -> Minibatches:
-    """Sequences of 5 to ``longest`` words, and a tag a word, or a sequence if ``whole``."""
+def _minibatches(count: int, words: int, tags: int, longest: int, size: int, whole: bool) -> Minibatches:
+    """Sequences of up to ``longest`` words, and a tag a word, or a sequence if ``whole``."""
     rng = np.random.default_rng(0)
     made: Minibatches = []
-    for _ in range(stage.size(4, 2)):
+    for _ in range(count):
         lengths = rng.integers(longest // 4 + 1, longest + 1, size)
         made.append(
             (
@@ -99,7 +99,7 @@ def _repacked(rows: Any, like: Any) -> Any:
 
 
 def _tagger(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]:
-    minibatches = _minibatches(stage, 943, 129, 40, 20, whole=False)
+    minibatches = _minibatches(stage.size(4, 2), 943, 129, 40, 20, whole=False)
     x, y = (C.sequence.input_variable(n, is_sparse=True) for n in (943, 129))
     layers = C.layers
     z = layers.Sequential([layers.Embedding(150), layers.Recurrence(layers.LSTM(300)), layers.Dense(129)])(x)
@@ -112,7 +112,7 @@ def _tagger(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]:
 
 
 def _classifier(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]:
-    minibatches = _minibatches(stage, 1000, 5, 4, 3, whole=True)
+    minibatches = _minibatches(stage.size(200, 2), 1000, 5, 4, 3, whole=True)
     x, y = C.sequence.input_variable(1000), C.input_variable(5)
     layers = C.layers
     z = layers.Dense(5)(C.sequence.last(layers.Recurrence(layers.LSTM(20))(x)))
