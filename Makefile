@@ -3,6 +3,7 @@
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
 #   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
+#   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks beside their peers; table and benchmarks/results/
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill check bench sanitize fuzz wheel clean setup
+.PHONY: demo test kill prove check bench sanitize fuzz wheel clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
@@ -46,6 +47,9 @@ test: setup
 
 kill: setup
 	FEEDLINE_KILLS=20 $(BIN)/python -m pytest tests/train/test_session.py::test_killed_anywhere_it_ends_the_same --timeout 900
+
+prove: setup
+	FEEDLINE_PROVE=1 $(BIN)/python -m pytest tests/feed/loader
 
 check: setup
 	$(BIN)/ruff check .

@@ -248,6 +248,70 @@ def test_bench_for_people(npz):
     assert "copies" in out
 
 
+LOADERS = """
+import time
+
+import numpy as np
+
+import feedline as fl
+
+
+class Slow:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return np.full(1000, i, np.float32)
+
+
+def slow():
+    return fl.DataLoader(Slow(), batch_size=4, seed=0), lambda batch: time.sleep(0.002)
+
+
+def workers():
+    return fl.DataLoader(Slow(), batch_size=4, seed=0, num_workers=2)
+
+
+def empty():
+    return []
+
+
+def wrong():
+    return 3
+"""
+
+
+def test_bench_of_a_loader(tmp_path):
+    """What waiting costs, and what a perfect loader would win: 8 ms of reading beside 2 ms of work a batch."""
+    (tmp_path / "mine.py").write_text(LOADERS)
+
+    def measured(spec):
+        out = feedline("bench", "--loader", spec, "--seconds", "0.5", "--json", cwd=tmp_path).stdout
+        return json.loads(out)
+
+    found = measured("mine:slow")
+    assert found["batches"] > 2
+    assert found["bytes_per_second"] == pytest.approx(found["batches_per_second"] * 4 * 4000)
+    assert found["waiting_seconds"] >= 0.008 * found["batches"]
+    assert found["perfect_seconds_per_batch"] >= 0.002
+    assert found["gain"] > 1.5
+    found = measured("mine:workers")
+    assert len(found["stats"]["workers"]) == 2
+    assert found["gain"] > 1.5
+    out = feedline("bench", "--loader", "mine:workers", "--seconds", "0.2", cwd=tmp_path).stdout
+    assert "a perfect loader would make this loop" in out
+    for spec, said in (
+        ("mine:none", "mine:none"),
+        ("none:x", "none"),
+        ("mine", "module:factory"),
+        ("mine:wrong", "int"),
+    ):
+        assert said in feedline("bench", "--loader", spec, cwd=tmp_path, code=1).stderr
+    assert "without" in feedline("bench", "--loader", "mine:empty", cwd=tmp_path, code=1).stderr
+    assert "one of them" in feedline("bench", code=1).stderr
+
+
 # ---- how commands end ---------------------------------------------------------------------------------
 
 

@@ -6,15 +6,16 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from feedline.cli import bench_loader
 from feedline.cli.arguments import (
     DEFAULT_CHUNK_SIZE,
     ChunkSize,
-    CorpusPath,
     Streams,
     WindowOption,
     parse_window,
@@ -40,7 +41,16 @@ _LOOK_EVERY = 0.05  # seconds between looks at memory and the progress bar
 
 
 def bench(
-    path: CorpusPath,
+    path: Annotated[
+        Path | None, typer.Argument(help="Store, CTF text, Parquet file or folder, .npy, .npz or folder of .npy.")
+    ] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="Instead of a path: a function that returns a DataLoader, or it and what the loop does with a batch.",
+        ),
+    ] = None,
     size: Annotated[int, typer.Option(min=1, help="Minibatch size in samples.")] = DEFAULT_MINIBATCH_SIZE,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to feed.")] = 10.0,
     window: WindowOption = None,
@@ -52,6 +62,12 @@ def bench(
     debug: Debug = False,
 ) -> None:
     """Feed as fast as possible and show where the time goes, beside this machine's copy speed."""
+    if (path is None) == (loader is None):
+        raise ValueError("expected a path or --loader, one of them")
+    if loader is not None:
+        _bench_loader(loader, seconds, json)
+        return
+    assert path is not None
     before = memory().private
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
@@ -63,6 +79,15 @@ def bench(
         print_json(found)
     else:
         _print(found)
+
+
+def _bench_loader(spec: str, seconds: float, json: bool) -> None:
+    loader, step = bench_loader.made(spec)
+    found = bench_loader.measure(loader, step, seconds)
+    if json:
+        print_json({"loader": spec, **found})
+    else:
+        bench_loader.show(spec, found)
 
 
 def copy_speed() -> float:

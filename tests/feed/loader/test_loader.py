@@ -293,6 +293,9 @@ def test_torch_s_random_samplers_are_replayed(given):
     assert flat(second) == rest
     assert flat(second) == flat(first)
     assert rest != sorted(rest)
+    third = loader()
+    third.load_state_dict(first.state_dict())
+    assert flat(third) == flat(first)
 
 
 # ---- what cannot be read ------------------------------------------------------------------------------------
@@ -400,6 +403,9 @@ def test_a_path_is_a_dataset(corpora, name):
     assert flat(batch["y"] for batch in (next(iterator), next(iterator))) == labels[:14]
     other = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
     other.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    for _ in iterator:
+        ended = again.state_dict()
+    assert (ended["sweep"], ended["sequence"]) == (1, 0)
     assert flat(batch["y"] for batch in other) == labels[14:]
     second = flat(batch["y"] for batch in other)
     assert second == flat(batch["y"] for batch in loader)
@@ -499,6 +505,48 @@ def test_on_a_device():
         assert minibatch.tensors["x"].tolist() == minibatch["x"].padded().tolist()
         assert source.position.ordinal in (0, int(minibatch.ids[-1]) + 1)
     assert next(source.minibatches(2, device="meta"), None) is None
+
+
+@needs_torch
+@pytest.mark.parametrize("fails", [None, 4])
+def test_one_batch_travels_while_another_is_used(monkeypatch, fails):
+    """States are those of what was handed out, errors come in their turn, and the end is the end."""
+    from feedline.interop import torch_loading
+
+    log = []
+
+    class Slow:
+        asynchronous = True
+
+        def __init__(self, device):
+            assert device == "somewhere"
+
+        def start(self, batch):
+            log.append(("start", batch.tolist()))
+            return batch, "pending"
+
+        def finish(self, batch, pending):
+            assert pending == "pending"
+            log.append(("finish", batch.tolist()))
+            return batch
+
+    monkeypatch.setattr(torch_loading, "Transfer", Slow)
+    loader = fl.DataLoader(Plain(8, [] if fails is None else [fails]), batch_size=2, device="somewhere", seed=1)
+    iterator, got, states = iter(loader), [], []
+    while True:
+        try:
+            got.append(next(iterator).tolist())
+        except ValueError:
+            got.append("error")
+        except StopIteration:
+            break
+        states.append(loader.state_dict()["sequence"])
+    assert got == [[0, 1], [2, 3], [4, 5] if fails is None else "error", [6, 7]]
+    assert states == ([2, 4, 6, 0] if fails is None else [2, 4, 4, 4])
+    assert log[:3] == [("start", [0, 1]), ("finish", [0, 1]), ("start", [2, 3])]
+    assert loader.state_dict()["sweep"] == 1
+    with pytest.raises(StopIteration):
+        next(iterator)
 
 
 @pytest.mark.skipif(torch is None or not torch.cuda.is_available(), reason="needs torch with CUDA")

@@ -131,6 +131,7 @@ def test_sample_rng_is_one_generator_a_sample():
 
     loader = fl.DataLoader(Drawing(two), batch_size=5, shuffle=True, seed=1)
     sweeps = [content(loader) for _ in range(2)]
+    assert sweeps[0] == content(fl.DataLoader(Drawing(two), batch_size=1, shuffle=True, seed=1))
     assert len({number for sweep in sweeps for number in sweep}) == 48
 
 

@@ -92,12 +92,37 @@ def test_a_killed_parent_takes_busy_workers_along(program, method, number):
     assert eventually(lambda: not any(map(alive, workers)))
 
 
+def test_a_killed_parent_whose_descriptors_live_on(program):
+    # A fork that Python does not see keeps the channels open.
+    running = program(
+        """
+        import ctypes
+        pool = Pool(Task(), 2)
+        results(pool, [("echo", 1)] * 4)
+        if ctypes.CDLL(None).fork() == 0:
+            time.sleep(1000)
+        print(*pool.pids, flush=True)
+        time.sleep(1000)
+    """,
+        wait=False,
+    )
+    workers = pids(running.stdout.readline())
+    try:
+        running.kill()
+        running.wait(30)
+        assert eventually(lambda: not any(map(alive, workers)))
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate(timeout=30)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_interrupt_from_the_keyboard(program, method):
     running = program(
         f"""
         with Pool(Task(), 2, method={method!r}) as pool:
-            results(pool, [("echo", 1)] * 4)
+            for i in range(2):
+                pool.result(pool.submit(("echo", 1), worker=i))  # one that is still starting would be replaced
             try:
                 print(*pool.pids, flush=True)
                 pool.result(pool.submit(("sleep", 1.0)))
@@ -157,16 +182,18 @@ def test_too_few_descriptors(program):
 
 
 def test_too_little_memory(program):
+    # Little is said to be there, so that even without the check nothing big is allocated.
     done = program("""
-        from feedline.feed.workers import memory
-        with Pool(Task(), 1) as pool:
+        from feedline.feed.workers import limits
+        limits.available = lambda: 100 << 20
+        with Pool(Task(), 1, method="fork") as pool:
             try:
-                pool.result(pool.submit(("fill", 0, (1 << 46,), "u1")))
+                pool.result(pool.submit(("fill", 0, (50 << 20,), "u1")))
             except MemoryError as error:
                 print(error)
             print(pool.result(pool.submit(("echo", 1))))
     """)
-    assert "expected room for 65,536.00 GiB of shared memory" in done.out
+    assert "expected room for 50.0 MiB of shared memory" in done.out
     assert "free on the machine" in done.out
     assert done.out.endswith("\n1\n")
 

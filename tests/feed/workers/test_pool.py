@@ -196,6 +196,11 @@ def test_several_threads_may_wait(either):
     assert got == {ticket: i for i, ticket in enumerate(tickets)}
 
 
+def test_what_came_in_between_looking_and_listening_is_not_waited_for(either):
+    assert either._listen(0.0, lambda: True)
+    assert not either._listen(0.0, lambda: False)
+
+
 def test_closing_frees_who_waits(either, gate):
     ticket = either.submit(gate.unit())
     gate.held()

@@ -174,6 +174,17 @@ def test_segments_that_have_become_too_small_go(pool):
     assert len([size for size in sizes if size < 2_000_000]) <= 2  # a worker that got no unit has not noticed yet
 
 
+def test_segments_that_are_not_needed_any_more_go():
+    with Pool(Task(), 1, depth=1) as pool:
+        kept = [pool.result(pool.submit(("fill", i))) for i in range(30)]
+        del kept
+        gc.collect()
+        assert segments() >= 30
+        for i in range(100):
+            assert (pool.result(pool.submit(("fill", i))) == i).all()
+        assert segments() <= 5
+
+
 def test_cancelled_results_give_their_memory_back(pool):
     for _ in range(20):
         tickets = [pool.submit(("fill", 1)) for _ in range(6)]

@@ -78,16 +78,23 @@ class Fetch:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
         self._seed, self._init, self._where = seed, init, place
         self._together: bool | None = None
-        self._seeding: Seeding | None = None if place == "process" else self._made()
+        self._seeding: Seeding | None = self._made() if place == "thread" else None
 
     def _made(self) -> Seeding:
         return Seeding(self._seed, restore=self._where != "process", threads=self._where == "thread")
 
+    def seed_with(self, seeding: Seeding | None) -> Seeding:
+        """Go on with what another one of this process has found out about the generators in use, if there is one."""
+        if seeding is not None:
+            self._seeding = seeding
+        elif self._seeding is None:
+            self._seeding = self._made()
+        return self._seeding
+
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
         start_worker(self.dataset, self._seed, self._init, self._where, worker, workers)
-        if self._seeding is None:
-            self._seeding = self._made()
+        self.seed_with(None)
 
     def run(self, unit: Unit) -> Fetched:
         """See `Task.run`."""

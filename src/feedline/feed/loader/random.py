@@ -202,9 +202,7 @@ class Seeding:
     def __init__(self, seed: int, *, restore: bool, threads: bool = False) -> None:
         self._seed, self._restore = seed, restore
         self._all: list[_Global] = [_Python(), _Numpy() if _numpy_is_known() else _NumpyByState()]
-        torch = (
-            importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
-        )
+        torch = _torch()
         self._own = torch.own_generator if torch is not None and threads else None
         if torch is not None and not threads:
             self._all.append(torch.GlobalGenerator())
@@ -297,8 +295,14 @@ def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
-    if sys.modules.get("torch") is not None:
-        importlib.import_module("feedline.interop.torch_loading").GlobalGenerator().seed(number)
+    torch = _torch()
+    if torch is not None:
+        torch.GlobalGenerator().seed(number)
+
+
+def _torch() -> Any:
+    """torch's side, where somebody has imported torch: nobody draws from generators that are not there."""
+    return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
 
 class At(Protocol):

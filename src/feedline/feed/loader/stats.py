@@ -38,6 +38,15 @@ class LoaderStats:
         """How many times as fast the loop would be if data were always there: 1.0 if nothing is to be won."""
         return (self.waiting + self.consuming) / self.consuming if self.consuming else 1.0
 
+    def brief(self) -> dict[str, str]:
+        """The few figures that fit behind a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
+        total = self.waiting + self.consuming
+        return {
+            "batches": str(self.batches),
+            "waiting": f"{self.waiting / total:.0%}" if total else "0%",
+            "perfect": f"{self.gain:.2f}x",
+        }
+
     def to_json(self) -> dict[str, Any]:
         """All figures by name, in JSON types."""
         return {**asdict(self), "gain": self.gain}

@@ -44,7 +44,7 @@ class ProcessCrew:
         task: sent to every worker.
         workers: how many.
         method: a start method, a multiprocessing context, or None for forkserver.
-        depth: free segments that each worker keeps.
+        depth: units outstanding for each worker, about.
         shared_memory: whether results travel in shared memory.
     """
 

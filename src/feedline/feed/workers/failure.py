@@ -1,8 +1,8 @@
 """Exceptions on their way from a worker to the parent, with their type kept.
 
 What is raised in the parent is of the type that was raised in the worker, its text says in which worker and ends with
-the original traceback, and its cause is the original exception where that could be pickled. A type that cannot be
-built from a text, or cannot be found in the parent, becomes a ``RuntimeError`` with the same text.
+the original traceback, and its cause is the original exception where that could be pickled. One whose type cannot be
+built from a text is raised itself, with that text as a note; one that cannot be pickled becomes a ``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -50,9 +50,12 @@ class Failure:
             raise original  # these say that something has ended, and their value is part of that
         text = f"Caught {self.name} {self.where}.\nOriginal {self.text}"
         error = self._rebuilt(text, original)
-        if error is None:
-            raise RuntimeError(text) from original
-        raise error from original
+        if error is not None:
+            raise error from original
+        if original is not None:
+            original.add_note(text)
+            raise original
+        raise RuntimeError(text)
 
     def _rebuilt(self, text: str, original: BaseException | None) -> BaseException | None:
         error = self._built(text)

@@ -23,7 +23,7 @@ def require_memory(size: int) -> None:
     if size < 1 << 20:
         return  # reading the figures costs more than this much memory
     free = available()
-    if free is not None and size + _SLACK > free:
+    if free is not None and free < size + _SLACK:
         raise MemoryError(
             f"expected room for {figure(size)} of shared memory for the results of a worker; {situation()}\n"
             "  use smaller batches, fewer workers or less prefetching, or let go of batches sooner"

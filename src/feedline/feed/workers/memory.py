@@ -111,13 +111,13 @@ class Piece(NamedTuple):
 class _Own:
     """A segment of this worker."""
 
-    __slots__ = ("bytes", "fd", "mapping", "number", "used")
+    __slots__ = ("bytes", "fd", "mapping", "number", "unit", "used")
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number, self.fd = number, fd
         self.mapping = Mapping(fd, size)
         self.bytes = view(self.mapping.window())
-        self.used = 0
+        self.used = self.unit = 0
 
 
 class Arena:
@@ -125,7 +125,7 @@ class Arena:
 
     Args:
         flags: the worker's part of the table of states, a byte a segment.
-        keep: free segments that are kept for units to come.
+        keep: units after which a segment that was not needed goes.
     """
 
     def __init__(self, flags: memoryview, keep: int) -> None:
@@ -134,7 +134,7 @@ class Arena:
         self._unit: list[_Own] = []
         self._fresh: list[_Own] = []
         self._retired: list[int] = []
-        self._expected = 0
+        self._expected = self._units = 0
         self._once = SEGMENTS
         self.thread = threading.get_ident()
 
@@ -177,6 +177,7 @@ class Arena:
             os.close(own.fd)
             own.fd = -1
         self._fresh, self._retired = [], []
+        self._units += 1
         if self._unit:
             self._expected = max(self._expected, sum(own.used for own in self._unit))
             for own in self._unit:
@@ -207,13 +208,11 @@ class Arena:
                 del self._segments[number]
                 flags[number] = FREE
         fitting = [own for own in free if own.mapping.size >= size]
-        chosen = min(fitting, key=lambda own: own.mapping.size, default=None)
-        # What is too small for the units seen of late, or too many, goes.
-        spare = [own for own in free if own is not chosen]
-        small = [own for own in spare if own.mapping.size < self._expected]
-        large = [own for own in spare if own.mapping.size >= self._expected]
-        for own in small + large[self._keep :]:
-            if own.fd < 0:  # a segment that is still to be announced cannot be retired yet
+        # The latest of equals, so that what is not needed any more grows old.
+        chosen = min(fitting, key=lambda own: (own.mapping.size, -own.unit), default=None)
+        for own in free:
+            old = self._units - own.unit > self._keep or own.mapping.size < self._expected
+            if own is not chosen and old and own.fd < 0:  # one that is still to be announced cannot be retired yet
                 del self._segments[own.number]
                 self._retired.append(own.number)
         if chosen is None:
@@ -224,7 +223,7 @@ class Arena:
             self._fresh.append(chosen)
         if chosen.number < SEGMENTS:
             flags[chosen.number] = TAKEN
-        chosen.used = 0
+        chosen.used, chosen.unit = 0, self._units
         return chosen
 
     def _number(self) -> int:

@@ -43,7 +43,7 @@ class Pool:
         workers: how many, at least 1.
         kind: processes or threads.
         method: how processes start: a method's name, a multiprocessing context, or None for forkserver.
-        depth: units outstanding for each worker that memory is kept for; more are served, less cheaply.
+        depth: units outstanding for each worker, about: how long memory that was not needed is kept goes by it.
         timeout: seconds without any result after which `result` raises; 0: never.
         shared_memory: whether large results travel in shared memory or through a socket.
 

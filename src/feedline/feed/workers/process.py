@@ -31,6 +31,8 @@ READY, RESULT, FAILURE = range(3)
 
 FRAGMENT = 60 << 10  # a packet must fit the socket's buffer several times
 MORE, LAST = b"+", b"."
+_PATIENCE = 16  # times as many units as are outstanding go by before memory that none of them needed is let go
+
 GRACE = 5.0
 """Seconds that a unit has to end in once its result is not wanted any more; then the worker is killed."""
 
@@ -101,7 +103,7 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     faulthandler.enable()
     arena = None
     if options.shared_memory:
-        arena = Arena(control.flags, options.depth)
+        arena = Arena(control.flags, _PATIENCE * options.depth)
         message.set_arena(arena)
     _Worker(channel, control, arena, options, records, store).run(parcel)
     sys.stderr.flush()

@@ -1,0 +1,156 @@
+"""``feedline bench --loader module:factory``: how fast is a DataLoader, and what would a perfect one win?
+
+The loop runs twice over the same kind of work: with the loader, and with batches that it made before and that are held
+in memory, which no loader can beat. What lies between the two is what waiting for data costs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from feedline.cli.console import print_facts, print_table, progress, show_bytes, show_count
+from feedline.errors import DataError
+
+_HELD_BYTES, _HELD_BATCHES = 256 << 20, 64
+
+Step = Callable[[Any], Any]
+
+
+def made(spec: str) -> tuple[Iterable[Any], Step]:
+    """What ``module:factory`` makes: a loader, or a loader and what the loop does with each batch.
+
+    Raises:
+        DataError: no such module or factory, or it makes something else.
+    """
+    module, _, name = spec.partition(":")
+    if not (module and name):
+        raise DataError(f"expected --loader module:factory, got {spec!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise DataError(
+            f"expected a factory at {spec}, got {error}", hint="give a module of this folder or one that is installed"
+        ) from error
+    found = factory()
+    loader, step = found if isinstance(found, tuple) else (found, _nothing)
+    if not isinstance(loader, Iterable) or not callable(step):
+        raise DataError(
+            f"expected a loader, or a loader and a function of a batch, from {spec}, got {type(found).__name__}"
+        )
+    return loader, step
+
+
+def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]:
+    """Loop for ``seconds`` with the loader, then as long with batches held in memory; figures in JSON types.
+
+    Raises:
+        DataError: the loader is empty.
+    """
+    held: list[Any] = []
+    batches, size, held_bytes, waited = 0, 0, 0, 0.0
+    began = time.perf_counter()
+    stream = _forever(loader)
+    first = 0.0
+    with progress("feeding") as show:
+        while (now := time.perf_counter()) - began < seconds or not batches:
+            batch = next(stream, None)
+            got = time.perf_counter()
+            if batch is None:
+                raise DataError("expected a loader with batches, got one without")
+            waited += got - now
+            first = first or got - began
+            step(batch)
+            batches, nbytes = batches + 1, bytes_of(batch)
+            size += nbytes
+            if len(held) < _HELD_BATCHES and held_bytes + nbytes <= _HELD_BYTES:
+                held.append(batch)
+                held_bytes += nbytes
+            show(int((got - began) * 1000), int(seconds * 1000))
+    wall = time.perf_counter() - began
+    found: dict[str, Any] = {
+        "first_batch_seconds": first,
+        "seconds": wall,
+        "batches": batches,
+        "batches_per_second": batches / wall,
+        "bytes_per_second": size / wall,
+        "waiting_seconds": waited,
+        "waiting_share": waited / wall,
+    }
+    if held:
+        steady = (wall - first) / max(1, batches - 1)
+        perfect = _replay(held, step, min(seconds, wall))
+        found |= {"seconds_per_batch": steady, "perfect_seconds_per_batch": perfect, "gain": steady / perfect}
+    stats = getattr(loader, "stats", None)
+    if callable(stats):
+        found["stats"] = stats().to_json()
+    return found
+
+
+def show(spec: str, found: Mapping[str, Any]) -> None:
+    """Print the figures."""
+    facts = {
+        "first batch": f"after {found['first_batch_seconds']:.3g} s",
+        "fed": f"{show_count(found['batches'])} batches in {found['seconds']:.3g} s, "
+        f"{found['batches_per_second']:.4g} a second, {show_bytes(found['bytes_per_second'])}/s",
+        "waiting": f"{found['waiting_share']:.1%} of the time the loop waited for data",
+    }
+    if "gain" in found:
+        facts["perfect"] = (
+            f"{1e6 * found['seconds_per_batch']:.4g} us a batch; with batches held in memory "
+            f"{1e6 * found['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
+            f"{found['gain']:.2f} times as fast"
+        )
+    print_facts(spec, facts)
+    stats = found.get("stats")
+    if stats and stats.get("workers"):
+        rows = [
+            [str(i), str(worker["units"]), f"{worker['seconds']:.3f} s", f"{worker['seconds'] / found['seconds']:.0%}"]
+            for i, worker in enumerate(stats["workers"])
+        ]
+        print_table(["worker", "batches", "at work", "of the time"], rows)
+    if stats:
+        parts = [[name, f"{stats[name]:.3f} s"] for name in ("reading", "collating", "transfer")]
+        print_table(["summed over workers", "seconds"], parts)
+
+
+def bytes_of(batch: Any) -> int:
+    """Bytes of all arrays and tensors in a tree of tuples, lists and mappings."""
+    if isinstance(batch, Mapping):
+        return sum(bytes_of(value) for value in batch.values())
+    if isinstance(batch, (tuple, list)):
+        return sum(bytes_of(value) for value in batch)
+    return int(getattr(batch, "nbytes", 0))
+
+
+def _replay(held: list[Any], step: Step, seconds: float) -> float:
+    """Seconds a batch of the loop with batches at hand."""
+    began, done = time.perf_counter(), 0
+    for batch in itertools.cycle(held):
+        step(batch)
+        done += 1
+        # The clock is not asked each time: it would cost as much as an empty step.
+        if done % 16 == 0 and time.perf_counter() - began >= seconds:
+            break
+    return (time.perf_counter() - began) / done
+
+
+def _forever(loader: Iterable[Any]) -> Iterator[Any]:
+    """Epoch after epoch; ends behind an empty one."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            return
+
+
+def _nothing(batch: Any) -> None:
+    """A loop that does nothing with its batches."""
