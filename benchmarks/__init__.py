@@ -27,6 +27,7 @@ QUESTIONS = (
     "learners",
     "training_session",
     "checkpoint",
+    "networks",
     "kvstore",
     "compression",
     "row_sparse",

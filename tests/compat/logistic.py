@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import feedline.cntk as C
@@ -17,6 +18,41 @@ class Logistic(torch.nn.Module):
 
     def forward(self, minibatch):
         return torch.from_numpy(minibatch["x"].rows) @ self.W + self.b
+
+
+class Graph:
+    """The same as functions of a graph, with all that a run needs: as attributes what `Module` has too."""
+
+    def __init__(self, weights, bias, metric=True, sequence=False):
+        given = C.sequence.input_variable if sequence else C.input_variable
+        self.x, self.y = given(2), given(3, is_sparse=True)
+        self.W, self.b = C.Parameter(init=np.array(weights, "f4")), C.Parameter(init=np.array(bias, "f4"))
+        self.model = C.times(self.x, self.W) + self.b
+        self.criterion = (
+            C.cross_entropy_with_softmax(self.model, self.y),
+            C.classification_error(self.model, self.y) if metric else None,
+        )
+
+    def streams_of(self, source):
+        return {self.x: source.streams.x, self.y: source.streams.y}
+
+    def values(self):
+        return {"W": self.W.value.tolist(), "b": self.b.value.tolist()}
+
+
+class Module:
+    """A module, and functions of its output."""
+
+    def __init__(self, weights, bias, metric=True, sequence=False):
+        self.model = Logistic(weights, bias)
+        self.W, self.b = self.model.W, self.model.b
+        self.criterion = (loss, error if metric else None)
+
+    def streams_of(self, source):
+        return streams_of(source)
+
+    def values(self):
+        return {"W": self.W.tolist(), "b": self.b.tolist()}
 
 
 def labels(minibatch):

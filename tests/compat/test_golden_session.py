@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.cntk as C  # noqa: E402
 from tests.compat.golden import cases, datasets  # noqa: E402
-from tests.compat.logistic import Logistic, Recorder, error, loss, open_source, streams_of  # noqa: E402
+from tests.compat.logistic import Graph, Module, Recorder, open_source  # noqa: E402
 from tests.compat.test_golden_learners import learner_of  # noqa: E402
 from tests.compat.test_golden_schedules import made  # noqa: E402
 
@@ -31,15 +31,15 @@ def size(given):
 class Run:
     """One run of a case, in the current folder, with a new model, trainer and source."""
 
-    def __init__(self, case, settings, texts):
+    def __init__(self, kind, case, settings, texts):
         self.settings, self.texts = settings, texts
-        self.model = Logistic(case["model"]["W"], case["model"]["b"])
+        about = case["model"]
+        self.model = kind(about["W"], about["b"], about.get("metric", True), about.get("sequence", False))
         self.learner = learner_of(case["learner"]["name"], case["learner"]["options"], [self.model.W, self.model.b])
-        metric = error if case["model"].get("metric", True) else None
         self.printer = None if case["printer"] is None else C.logging.ProgressPrinter(**case["printer"])
         self.recorder = Recorder()
         writers = [writer for writer in (self.printer, self.recorder) if writer is not None]
-        self.trainer = C.Trainer(self.model, (loss, metric), [self.learner], writers)
+        self.trainer = C.Trainer(self.model.model, self.model.criterion, [self.learner], writers)
         self.source = self.open(settings.get("train", "train"), settings["source"])
         self.callbacks = []
 
@@ -70,7 +70,7 @@ class Run:
             self.trainer,
             self.source,
             size(self.settings["mb_size"]),
-            streams_of(self.source),
+            self.model.streams_of(self.source),
             frequency(self.settings.get("progress_frequency")),
             self.settings.get("max_samples"),
             **options,
@@ -84,7 +84,7 @@ class Run:
     # ---- steps of a loop
 
     def train(self, samples):
-        minibatch = self.source.next_minibatch(samples, streams_of(self.source))
+        minibatch = self.source.next_minibatch(samples, self.model.streams_of(self.source))
         said = {"returned": self.trainer.train_minibatch(minibatch)}
         said["samples_seen"] = self.trainer.total_number_of_samples_seen
         if self.trainer.previous_minibatch_sample_count:
@@ -95,7 +95,7 @@ class Run:
 
     def test(self, samples, name):
         source = self.open(name, {"max_sweeps": 1, "randomize": False})
-        return self.trainer.test_minibatch(source.next_minibatch(samples, streams_of(source)))
+        return self.trainer.test_minibatch(source.next_minibatch(samples, self.model.streams_of(source)))
 
     def summarize_training_progress(self):
         self.trainer.summarize_training_progress()
@@ -104,7 +104,7 @@ class Run:
         self.trainer.summarize_test_progress()
 
     def parameters(self):
-        return {"W": self.model.W.tolist(), "b": self.model.b.tolist()}
+        return self.model.values()
 
     def source_position(self):
         return self.source.get_checkpoint_state()["minibatchSourcePosition"]
@@ -122,8 +122,9 @@ class Run:
         self.learner.reset_learning_rate(made(**schedule))
 
 
+@pytest.mark.parametrize("kind", [Module, Graph])
 @pytest.mark.parametrize("case", cases("session.json"))
-def test_session_is_that_of_cntk(case, tmp_path, monkeypatch, capsys):
+def test_session_is_that_of_cntk(case, kind, tmp_path, monkeypatch, capsys):
     texts, folder = tmp_path / "texts", tmp_path / "run"
     texts.mkdir()
     folder.mkdir()
@@ -131,7 +132,7 @@ def test_session_is_that_of_cntk(case, tmp_path, monkeypatch, capsys):
         (texts / f"{name}.ctf").write_text(text)
     monkeypatch.chdir(folder)
     for settings, expected in zip(case["runs"], case["expect"], strict=True):
-        run = Run(case, settings, texts)
+        run = Run(kind, case, settings, texts)
         if "error" in expected:
             with pytest.raises(getattr(builtins, expected["error"]["type"])) as caught:
                 run.go()

@@ -18,8 +18,8 @@ _HEAD = """# CNTK 2.7: provided, approximated, absent
 - `feedline run --as cntk SCRIPT [arguments]` runs a script unchanged;
 - `feedline.cntk.install()` makes `import cntk` mean the façade, in this process.
 
-So far it covers data (sources, deserializers, values, devices, axes) and training (learners, trainers, sessions,
-progress writers) of models that are written in `torch.nn`. Networks and distributed learners are absent.
+So far it covers data (sources, deserializers, values, devices, axes), networks (variables, operations, layers,
+functions, run by torch) and training (learners, trainers, sessions, progress writers). Distributed learners are absent.
 [Moving over from CNTK](../how-to/migrate-cntk.md) leads away from it. This page is made from the table that the façade
 itself uses (`python -m tests.docs.cntk_table`).
 

@@ -133,7 +133,9 @@ def test_killed_and_resumed():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')")
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'feedline[async]')"
+)
 def test_async_lstm():
     found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong\n", run("async_lstm"))
     assert sorted(rank for rank, _ in found) == ["0", "1"]

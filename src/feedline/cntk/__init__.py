@@ -11,10 +11,18 @@ import importlib
 from typing import Any
 
 from feedline import _facades
-from feedline.cntk import axis, cntk_py, core, device, io, logging, variables
+from feedline.cntk import axis, cntk_py, core, device, initializer, io, layers, logging, losses, metrics, ops, random
+from feedline.cntk import variables as variables
 from feedline.cntk._names import explain
 from feedline.cntk.axis import Axis
 from feedline.cntk.core import NDArrayView, Value, asarray, asvalue
+from feedline.cntk.default_options import (
+    default_options,
+    default_options_for,
+    default_override_or,
+    get_default_override,
+    is_default_override,
+)
 from feedline.cntk.device import (
     DeviceDescriptor,
     DeviceKind,
@@ -27,6 +35,11 @@ from feedline.cntk.device import (
     try_set_default_device,
     use_default_device,
 )
+from feedline.cntk.initializer import *  # noqa: F403
+from feedline.cntk.ops import *  # noqa: F403
+from feedline.cntk.ops import eval as eval
+from feedline.cntk.ops import sequence
+from feedline.cntk.variables import Constant, Parameter, Variable
 
 __version__ = "2.7"
 
@@ -70,21 +83,24 @@ _WITH_TORCH = {
 }
 
 __all__ = [
-    "IGNORE",
     "Axis",
     "CheckpointConfig",
+    "Constant",
     "CrossValidationConfig",
     "DataUnit",
     "DeviceDescriptor",
     "DeviceKind",
+    "IGNORE",
     "Learner",
     "NDArrayView",
+    "Parameter",
     "TestConfig",
     "Trainer",
     "TrainingSession",
     "UnitType",
     "UserLearner",
     "Value",
+    "Variable",
     "adadelta",
     "adagrad",
     "adam",
@@ -95,26 +111,39 @@ __all__ = [
     "cntk_py",
     "core",
     "cpu",
+    "default_options",
+    "default_options_for",
+    "default_override_or",
     "default_unit_gain_value",
     "device",
     "distributed",
+    "eval",
     "fsadagrad",
+    "get_default_override",
     "get_gpu_properties",
     "gpu",
+    "initializer",
     "install",
     "io",
+    "is_default_override",
+    "layers",
     "learners",
     "learning_parameter_schedule",
     "learning_parameter_schedule_per_sample",
     "learning_rate_schedule",
     "logging",
+    "losses",
+    "metrics",
     "minibatch_size_schedule",
     "momentum_as_time_constant_schedule",
     "momentum_schedule",
     "momentum_schedule_per_sample",
     "momentum_sgd",
     "nesterov",
+    "ops",
+    "random",
     "rmsprop",
+    "sequence",
     "set_default_device",
     "set_default_unit_gain_value",
     "set_excluded_devices",
@@ -126,6 +155,8 @@ __all__ = [
     "universal",
     "use_default_device",
     "variables",
+    *initializer.__all__,
+    *ops.__all__,
 ]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from feedline import _facades
 from feedline._facades import Names
 from feedline._facades import alike as _all
+from feedline.cntk._network_names import NETWORKS
 
-_NETWORKS = "write the model in torch.nn and feed it with `value.packed.torch()`"
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
 
@@ -30,14 +30,14 @@ _OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
 
 NAMES: dict[str, Names] = {
     "cntk": Names(
-        provided="Axis CheckpointConfig DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView Trainer "
-        "TrainingSession UnitType Value adadelta adagrad adam all_devices asarray asvalue axis cntk_py core cpu "
-        "default_unit_gain_value device distributed fsadagrad get_gpu_properties gpu io learners "
-        "learning_parameter_schedule learning_parameter_schedule_per_sample learning_rate_schedule logging "
-        "minibatch_size_schedule "
-        "momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov rmsprop set_default_device "
-        "set_excluded_devices sgd train training_parameter_schedule training_session try_set_default_device "
-        "use_default_device variables",
+        provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView "
+        "Parameter Trainer TrainingSession UnitType Value Variable adadelta adagrad adam all_devices asarray "
+        "asvalue axis cntk_py core cpu default_options default_unit_gain_value device distributed eval fsadagrad "
+        "get_gpu_properties gpu initializer io layers learners learning_parameter_schedule "
+        "learning_parameter_schedule_per_sample learning_rate_schedule logging losses metrics "
+        "minibatch_size_schedule momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov ops "
+        "random rmsprop sequence set_default_device set_excluded_devices sgd train "
+        "training_parameter_schedule training_session try_set_default_device use_default_device variables",
         approximated={
             "CrossValidationConfig": _OWN_CRITERION,
             "TestConfig": _OWN_CRITERION,
@@ -47,13 +47,9 @@ NAMES: dict[str, Names] = {
             "universal": _UNIVERSAL,
         },
         absent={
-            **_all(
-                "Constant Evaluator Function Parameter Variable combine default_options default_override_options eval "
-                "initializer input_variable layers load_model losses metrics misc ops placeholder random sequence",
-                _NETWORKS,
-            ),
+            "Evaluator": "use a Trainer without learners' updates: `trainer.test_minibatch`",
+            "misc": "use torch's tools on `function.network()`",
             "debugging": "use torch's profiler, and `source.stats()` for the feed",
-            "user_function": _NETWORKS,
         },
         added={"install": "make `import cntk` mean this façade in this process"},
     ),
@@ -110,7 +106,7 @@ NAMES: dict[str, Names] = {
             "Value.device": "where data is wanted; it stays in host memory until a model takes it",
             "Value.one_hot": "`num_classes` is a number or a shape of one axis",
         },
-        absent={"user_function": _NETWORKS},
+        absent={"user_function": "it is `cntk.user_function`"},
         added={
             "Value.lanes": "which lane delivers each piece, under truncation",
             "Value.of": "over a `feedline.Value`",
@@ -267,7 +263,7 @@ NAMES: dict[str, Names] = {
         approximated={
             "Trainer": "the model is a `torch.nn.Module` and the criterion are functions of its output and of the "
             "minibatch; they get a mapping from the script's keys to `feedline.Value`",
-            "Trainer.model": "the `torch.nn.Module`",
+            "Trainer.model": "the function, or the `torch.nn.Module`",
             "Trainer.print_node_timing": "refused: use torch.profiler",
             "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's "
             "random generators go on from there too",
@@ -292,8 +288,26 @@ NAMES: dict[str, Names] = {
         },
         approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
     ),
-    "cntk.variables": Names(
-        provided="Record Record.updated_with",
-        absent=_all("Constant Parameter Variable", _NETWORKS),
-    ),
 }
+
+
+def _with_repeated(own: Names, *repeated: Names) -> Names:
+    """The package's own names, and those, without members of classes, that it repeats of its modules."""
+    provided = {name for names in (own, *repeated) for name in names.provided.split() if "." not in name}
+    return Names(
+        " ".join(sorted(provided)),
+        own.mended,
+        *(_tops(own, repeated, key) for key in ("approximated", "absent", "added")),
+    )
+
+
+def _tops(own: Names, repeated: tuple[Names, ...], key: str) -> dict[str, str]:
+    more = {name: said for names in repeated for name, said in getattr(names, key).items() if "." not in name}
+    return {**more, **getattr(own, key)}
+
+
+# Modules of networks stand in a file of their own; the package repeats most of their names.
+NAMES |= NETWORKS
+NAMES["cntk"] = _with_repeated(
+    NAMES["cntk"], *(NETWORKS[f"cntk.{name}"] for name in ("default_options", "initializer", "ops"))
+)

@@ -1,12 +1,23 @@
-"""`cntk.variables`: records. Variables, parameters and constants come with the networks."""
+"""`cntk.variables`: what functions are applied to. Inputs, placeholders, parameters, constants, outputs; and records.
+
+A variable is a view of a node of the graph: two of the same node are equal. A parameter's tensor is a
+`torch.nn.Parameter`, made at its first use; importing this needs NumPy alone.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from feedline.cntk._names import explain
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Record"]
+from feedline.cntk._names import explain
+from feedline.cntk._nodes import axes_of, axis_names, dims, dtype_name, element_type
+from feedline.cntk.axis import Axis
+from feedline.graph import Node, Weights
+from feedline.graph.node import input_node, parameter_node, placeholder_node
+
+__all__ = ["Constant", "Parameter", "Record", "Variable"]
 
 
 class Record(dict[str, Any]):
@@ -31,6 +42,347 @@ class Record(dict[str, Any]):
     def updated_with(self, **values: Any) -> Record:
         """A new record in which ``values`` stand instead or besides."""
         return Record(**{**self, **values})
+
+
+class Operand:
+    """Arithmetic and slicing, of variables and functions alike."""
+
+    @property
+    def node(self) -> Node:
+        """In the graph."""
+        raise NotImplementedError
+
+    # NumPy arrays on the left must leave the operation to us.
+    __array_ufunc__ = None
+
+    def __add__(self, other: Any) -> Any:
+        return _ops().plus(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _ops().plus(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _ops().minus(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _ops().minus(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _ops().element_times(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _ops().element_times(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _ops().element_divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _ops().element_divide(other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return _ops().times(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _ops().times(other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _ops().pow(self, other)
+
+    def __neg__(self) -> Any:
+        return _ops().negate(self)
+
+    def __abs__(self) -> Any:
+        return _ops().abs(self)
+
+    def __lt__(self, other: Any) -> Any:
+        return _ops().less(self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _ops().less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _ops().greater(self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return _ops().greater_equal(self, other)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if Ellipsis in keys:
+            at = keys.index(Ellipsis)
+            rest = len(self.node.shape) - (len(keys) - 1)
+            keys = (*keys[:at], *(slice(None),) * rest, *keys[at + 1 :])
+        parts: list[tuple[int, int, int, int]] = []
+        for axis, part in enumerate(keys):
+            if isinstance(part, (int, np.integer)):
+                parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
+            elif isinstance(part, slice):
+                if part != slice(None):
+                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
+            else:
+                raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
+        return _ops().slice(self, *map(list, zip(*parts, strict=True))) if parts else self
+
+    # Iteration would try numbers without end, as __getitem__ makes it look like a sequence.
+    __iter__ = None
+
+
+def _ops() -> Any:
+    from feedline.cntk import ops
+
+    return ops
+
+
+class Variable(Operand):
+    """Something a function is applied to, or gives.
+
+    Args:
+        shape: of one sample.
+        dtype: element type.
+        needs_gradient: gradients with respect to it may be asked for.
+        is_sparse: it is fed sparse samples.
+        dynamic_axes: of its data.
+        name: its name.
+
+    """
+
+    def __init__(
+        self,
+        shape: Any = None,
+        dtype: Any = None,
+        needs_gradient: bool = False,
+        is_sparse: bool = False,
+        dynamic_axes: Any = None,
+        name: str = "",
+    ) -> None:
+        axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
+        node = input_node(
+            dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, dtype_name(dtype or np.float32)
+        )
+        self._take(node, needs_gradient)
+
+    def _take(self, node: Node, needs_gradient: bool = False) -> None:
+        self._node, self._needs_gradient = node, needs_gradient
+
+    @property
+    def node(self) -> Node:
+        """In the graph."""
+        return self._node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample; -1 where it is to be inferred.
+
+        Raises:
+            ValueError: it depends on a placeholder.
+        """
+        return self.node.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type, a NumPy scalar class."""
+        return np.dtype(element_type(self.node)).type
+
+    @property
+    def dynamic_axes(self) -> tuple[Axis, ...]:
+        """Batch and sequences."""
+        return axes_of(self.node)
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self.node.name
+
+    @property
+    def uid(self) -> str:
+        """Unique in this process."""
+        return self.node.uid
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether gradients with respect to it may be asked for."""
+        return self._needs_gradient or self.is_parameter
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it is fed sparse samples."""
+        return self.node.sparse
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is fed."""
+        return self.node.op == "input"
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether it stands for something yet unknown."""
+        return self.node.op == "placeholder"
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether learners may update it."""
+        return self.node.op == "parameter"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant."""
+        return self.node.op == "constant"
+
+    @property
+    def is_output(self) -> bool:
+        """Whether a function gives it."""
+        return not self.node.is_leaf
+
+    @property
+    def owner(self) -> Any:
+        """The function that gives it; None for a leaf."""
+        from feedline.cntk.ops._function import Function
+
+        return None if self.node.is_leaf else Function.of([self.node])
+
+    @property
+    def type(self) -> Any:
+        """Shape, element type, sparsity and dynamic axes."""
+        axes = self.dynamic_axes
+        return Record(shape=self.shape, dtype=self.dtype, is_sparse=self.is_sparse, dynamic_axes=axes)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that gives it."""
+        return self.owner(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.node is other.node if isinstance(other, Variable) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.node)
+
+    def __repr__(self) -> str:
+        kind = self.node.op.capitalize() if self.node.is_leaf else "Output"
+        shape = "???" if self.node.type.shape is None else list(self.node.type.shape)
+        axes = [] if self.is_parameter or self.is_constant else ["#", "*"][: len(self.node.type.axes or ())]
+        return f"{kind}('{self.name or self.uid}', [{', '.join(axes)}], {shape})"
+
+
+class _Weighted(Variable):
+    """A leaf with a tensor."""
+
+    def _weights(self) -> Weights:
+        weights = self.node.weights
+        assert weights is not None
+        return weights
+
+    @property
+    def tensor(self) -> Any:
+        """The `torch.nn.Parameter`, filled now if it was not; learners update it in place."""
+        from feedline.graph.compile import tensor_of
+
+        return tensor_of(self._weights())
+
+    @property
+    def value(self) -> NDArray[Any]:
+        """A copy as an array, (*shape)."""
+        found: NDArray[Any] = self.tensor.detach().cpu().numpy().copy()
+        return found
+
+    @value.setter
+    def value(self, value: Any) -> None:  # the getter says it
+        """Take a number or an array, (*shape); a shape that is to be inferred is then that of the array."""
+        import torch
+
+        array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
+        if not self._weights().settled:
+            self._weights().settle(array.shape)
+        with torch.no_grad():
+            tensor = torch.from_numpy(np.array(array))
+            if tensor.numel() > 1 and tuple(tensor.shape) != self.shape:
+                raise ValueError(f"expected a value of shape {self.shape} for {self!r}, got {tuple(tensor.shape)}")
+            self.tensor.copy_(tensor.reshape(self.shape) if tensor.numel() > 1 else tensor)
+
+    def asarray(self) -> NDArray[Any]:
+        """As `value`."""
+        return self.value
+
+
+class Parameter(_Weighted):
+    """A tensor that learners update.
+
+    Args:
+        shape: -1 where its first use tells; None: that of ``init``.
+        init: a number, an array, or an initializer of `cntk.initializer`.
+        dtype: float32, float64 or float16; None: that of an array, or float32.
+        device: where it is wanted; networks move it.
+        name: its name.
+
+    Raises:
+        ValueError: neither a shape nor an array.
+    """
+
+    def __init__(
+        self, shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = ""
+    ) -> None:
+        self._take(_weighted(shape, init, dtype, name, True))
+
+
+class Constant(_Weighted):
+    """A tensor that stays.
+
+    Args:
+        value: a number or an array.
+        shape: that a number is repeated to.
+        dtype: as for parameters.
+        device: where it is wanted; networks move it.
+        name: its name.
+    """
+
+    def __init__(
+        self, value: Any = None, shape: Any = None, dtype: Any = None, device: Any = None, name: str = ""
+    ) -> None:
+        self._take(_weighted(shape, value, dtype, name, False))
+
+
+def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Node:
+    from feedline.cntk.initializer import Initializer
+
+    if isinstance(init, Initializer):
+        if shape is None:
+            raise ValueError("expected a shape with an initializer, got none")
+        fill: Any = init
+    else:
+        given = np.asarray(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
+        if init is None and shape is None:
+            raise ValueError("expected a shape or an initial value, got neither")
+        shape = given.shape if shape is None else shape
+        if dtype is None and isinstance(init, np.ndarray) and given.dtype.kind == "f":
+            dtype = given.dtype
+
+        def fill(wanted: tuple[int, ...], value: NDArray[Any] = given) -> NDArray[Any]:
+            return np.broadcast_to(value, wanted)
+
+    weights = Weights(dims(shape), fill, dtype_name(dtype or np.float32), trains, keeps=not trains and bool(name))
+    return parameter_node(weights, name)
+
+
+def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
+    """A variable of the kind that the node is."""
+    kind: type[Variable] = {"parameter": Parameter, "constant": Constant}.get(node.op, Variable)
+    variable = kind.__new__(kind)
+    variable._take(node, needs_gradient)
+    return variable
+
+
+def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
+    """A variable that stands for what will be known later."""
+    known = None if dynamic_axes is None or _unknown(dynamic_axes) else axis_names(_listed(dynamic_axes))
+    return variable_of(placeholder_node(None if shape is None else dims(shape), known, name))
+
+
+def _listed(axes: Any) -> list[Axis]:
+    return [axes] if isinstance(axes, Axis) else list(axes)
+
+
+def _unknown(axes: Any) -> bool:
+    return _listed(axes) == list(Axis.unknown_dynamic_axes())
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from feedline.cntk._criterion import tensors_of
 from feedline.cntk.learners._learner import Learner, UserLearner
 from feedline.cntk.learners._schedules import (
     IGNORE,
@@ -111,8 +112,9 @@ class _Options:
     def learner(self, rule: Any, parameters: Iterable[Any], lr: Any, *, reported: Any = None, **own: Any) -> Learner:
         """The learner, by a modern rule with options of its own."""
         clip = self.gradient_clipping_threshold_per_sample
+        given = list(parameters)
         made = rule(
-            parameters,
+            tensors_of(given),
             self.rate(lr).modern,
             gradients="mean" if self.minibatch_size == IGNORE else "sum",
             l1=self.l1_regularization_weight,
@@ -122,7 +124,7 @@ class _Options:
             clip_by="value" if self.gradient_clipping_with_truncation else "norm",
             **own,
         )
-        return Learner(made, self.minibatch_size, reported)
+        return Learner(made, self.minibatch_size, reported, parameters=given)
 
     def with_momentum(self, rule: Any, parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool) -> Learner:
         """A learner whose momentum is reported too."""
@@ -257,4 +259,6 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
     def function(given: list[Any], gradients: list[Any], step: modern.Step) -> None:
         update_func(given, gradients)
 
-    return Learner(modern.Universal(parameters, function, gradients="sum"), reports=False)
+    taken = list(parameters)
+    rule = modern.Universal(tensors_of(taken), function, gradients="sum")
+    return Learner(rule, reports=False, parameters=taken)

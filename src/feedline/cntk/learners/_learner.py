@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.cntk._criterion import tensors_of
 from feedline.cntk.core import NDArrayView
 from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
+from feedline.cntk.variables import Parameter
 from feedline.train.learners import Learner as Modern
 from feedline.train.learners import Step
 from feedline.train.learners.base import Batch
@@ -23,6 +25,7 @@ class Learner:
         minibatch_size: as given to the function, after older options; None: not given.
         momentum: reported beside the learning rate; None: not reported.
         reports: whether it reports numbers at all.
+        parameters: as the script gave them; None: the tensors.
 
     Attributes:
         modern: see above.
@@ -34,17 +37,21 @@ class Learner:
         minibatch_size: int | None = None,
         momentum: TrainingParameterSchedule | None = None,
         reports: bool = True,
+        parameters: Iterable[Any] | None = None,
     ) -> None:
         self.modern = modern
+        tensors = modern.parameters.values()
+        given = tensors if parameters is None else parameters
+        self._parameters = tuple(p if isinstance(p, Parameter) else t for p, t in zip(given, tensors, strict=True))
         # From now on the schedule is in the state, and a checkpoint's takes the place of the one in the script.
         modern.reset_learning_rate(modern.lr)
         self._size, self._momentum, self._reports = minibatch_size, momentum, reports
         self._reported: dict[str, float] = {}
 
     @property
-    def parameters(self) -> tuple[torch.Tensor, ...]:
-        """What it updates."""
-        return tuple(self.modern.parameters.values())
+    def parameters(self) -> tuple[Any, ...]:
+        """What it updates: parameters of functions, or tensors."""
+        return self._parameters
 
     @property
     def minibatch_size(self) -> int:
@@ -99,7 +106,8 @@ class Learner:
         missing = sum(parameter not in gradient_values for parameter in self.parameters)
         if missing:
             raise ValueError(f"expected a gradient for each of {len(self.parameters)} parameters, {missing} have none")
-        gradients = [_tensor(gradient_values[parameter], parameter) for parameter in self.parameters]
+        pairs = zip(self.parameters, self.modern.parameters.values(), strict=True)
+        gradients = [_tensor(gradient_values[parameter], tensor) for parameter, tensor in pairs]
         return self.modern.update(training_sample_count, gradients, sweep_end=is_sweep_end)
 
     def changed(self) -> list[tuple[str, float]]:
@@ -122,7 +130,7 @@ class UserLearner(Learner):
     """Base of learners of one's own: override `update`.
 
     Args:
-        parameters: tensors, or (name, tensor) pairs.
+        parameters: of a function, tensors, or (name, tensor) pairs.
         lr_schedule: kept for `learning_rate`; the update uses it or not. If it says 0, there is no update.
         as_numpy: gradients come as NumPy arrays; otherwise as tensors.
 
@@ -134,7 +142,10 @@ class UserLearner(Learner):
         self, parameters: Iterable[Any], lr_schedule: TrainingParameterSchedule, as_numpy: bool = True
     ) -> None:
         self.as_numpy = as_numpy
-        super().__init__(_OwnRule(self, parameters, taken_over(lr_schedule, None, None).modern), reports=False)
+        given = list(parameters)
+        rule = _OwnRule(self, tensors_of(given), taken_over(lr_schedule, None, None).modern)
+        super().__init__(rule, reports=False, parameters=given)
+        self._by_tensor = dict(zip(rule.parameters.values(), self.parameters, strict=True))
 
     def update(self, gradient_values: Mapping[Any, Any], training_sample_count: int, sweep_end: bool = False) -> bool:
         """Update the parameters, in place; called without autograd.
@@ -172,7 +183,8 @@ class _OwnRule(Modern):
     def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
         summed = batch.gradients if step.scale == 1.0 else torch._foreach_mul(batch.gradients, step.scale)
         given = [gradient.cpu().numpy() for gradient in summed] if self._owner.as_numpy else summed
-        values = dict(zip(batch.parameters, given, strict=True))
+        named = [self._owner._by_tensor[tensor] for tensor in batch.parameters]
+        values = dict(zip(named, given, strict=True))
         self._went_on = self._owner.update(values, step.samples, self._sweep_end) is not False
         return batch.numbers
 

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
+from feedline.cntk._criterion import functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError, StateError
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.train.ranks import Ranks, rank, restore_random_state
@@ -29,16 +31,18 @@ class Trainer:
     """A model, what is asked of it, and who updates it.
 
     Args:
-        model: a `torch.nn.Module`; ``model(minibatch)`` gets a mapping from the script's keys to `feedline.Value`.
-        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the model's output and of
-            the minibatch that return one number for each label sample, see `feedline.train.Trainer`.
+        model: a function, or None; or a `torch.nn.Module`: ``model(minibatch)`` gets a mapping from the script's keys
+            to `feedline.Value`.
+        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph; or, for a
+            module, of its output and of the minibatch, that return one number for each label sample, see
+            `feedline.train.Trainer`.
         parameter_learners: one or a list.
         progress_writers: one, a list, or None.
 
     Raises:
         ValueError: a criterion of other parts, no learner, a learner's parameter that is not the model's, or two
             learners with the same one.
-        CompatError: a model that is no `torch.nn.Module`.
+        CompatError: a criterion of Python functions for a model that is no `torch.nn.Module`.
 
     Attributes:
         modern: the feedline trainer beneath.
@@ -46,20 +50,29 @@ class Trainer:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Any,
         criterion: Any,
         parameter_learners: Learner | Sequence[Learner],
         progress_writers: ProgressWriter | Sequence[ProgressWriter] | None = None,
     ) -> None:
-        if not isinstance(model, torch.nn.Module):
+        functions = functions_of(criterion)
+        if functions is not None:
+            loss, metric = self._functions = functions
+            network, loss, metric = module_of(loss, metric)
+            self._model = model
+            criterion = functions[0]
+        elif isinstance(model, torch.nn.Module):
+            network = self._model = model
+            loss, metric = self._functions = _pair(criterion)
+        else:
             raise CompatError(
-                f"expected a torch.nn.Module as model, got {type(model).__name__}: write the network in torch.nn"
+                f"expected functions as criterion, or a torch.nn.Module as model, got {type(model).__name__} and "
+                f"{criterion!r}"
             )
-        loss, metric = _pair(criterion)
         self._criterion = criterion
         self._learners = _listed(parameter_learners, Learner)
         self._writers: list[ProgressWriter] = _listed(progress_writers or [], ProgressWriter)
-        self.modern = Modern(model, loss, metric, [learner.modern for learner in self._learners])
+        self.modern = Modern(network, loss, metric, [learner.modern for learner in self._learners])
         self._ranks = Ranks(self.modern.workers)
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
@@ -67,19 +80,19 @@ class Trainer:
     # ---- what it is -------------------------------------------------------------------------------
 
     @property
-    def model(self) -> torch.nn.Module:
-        """The model."""
-        return self.modern.model
+    def model(self) -> Any:
+        """The model, as given."""
+        return self._model
 
     @property
     def loss_function(self) -> Any:
         """The loss."""
-        return self.modern.loss
+        return self._functions[0]
 
     @property
     def evaluation_function(self) -> Any:
         """The metric, or None."""
-        return self.modern.metric
+        return self._functions[1]
 
     @property
     def parameter_learners(self) -> list[Learner]:
@@ -233,7 +246,10 @@ class Trainer:
         tensors, own = self.modern.state_dict()
         state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
         # The one that restoring reads comes last: whoever finds it finds its model, and nothing half written.
-        replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
+        if isinstance(self._model, Function):
+            self._model.save(filename)
+        else:
+            replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
         replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:

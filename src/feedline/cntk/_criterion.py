@@ -1,0 +1,103 @@
+"""A criterion of functions as feedline's trainer takes it: one module that gives the loss and the metric.
+
+Loss and metric are computed together by one network, once a minibatch; the model is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from feedline.cntk._feeding import packed_of, refuse_cut
+from feedline.cntk.device import intended_device
+from feedline.cntk.ops.functions import Function
+from feedline.cntk.variables import Parameter, Variable
+from feedline.graph import Node
+from feedline.graph.compile import Network
+from feedline.graph.traverse import topological
+
+
+class CriterionNetwork(Network):
+    """Loss and metric of a minibatch.
+
+    Args:
+        outputs: nodes of the loss, and of the metric if there is one.
+    """
+
+    def __init__(self, outputs: Iterable[Node]) -> None:
+        super().__init__(outputs)
+        self._all = topological(self.roots)
+        self._by_name = {node.name: node for node in self.inputs if node.name}
+
+    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:
+        """One number a label sample, of each output.
+
+        Args:
+            minibatch: data by variable or by name of one; what no output needs is not looked at.
+
+        Raises:
+            ValueError: an input without data.
+            CompatError: pieces of sequences, in a recurrent network.
+        """
+        refuse_cut(self._all, getattr(minibatch, "begins", None))
+        feeds: dict[Node, Any] = {}
+        for key, value in minibatch.items():
+            node = self._by_name.get(key) if isinstance(key, str) else getattr(key, "node", None)
+            if node is not None:
+                feeds[node] = packed_of(value, node)
+        return tuple(_numbers(packed.data) for packed in super().forward(feeds))
+
+
+def _numbers(data: torch.Tensor) -> torch.Tensor:
+    return data.reshape(-1)
+
+
+def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
+    """The network of a criterion, on the default device, and which of its results are the loss and the metric."""
+    outputs = [loss.node] if metric is None else [loss.node, metric.node]
+    network = CriterionNetwork(outputs)
+    network.to(intended_device().torch())
+    return network, _loss, None if metric is None else _metric
+
+
+def _loss(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
+    return results[0]
+
+
+def _metric(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
+    return results[1]
+
+
+def functions_of(criterion: Any) -> tuple[Any, Any] | None:
+    """(loss, metric or None) of a criterion of functions; None for any other.
+
+    Raises:
+        ValueError: a function with more than two outputs.
+    """
+    parts = list(criterion) if isinstance(criterion, (tuple, list)) else [criterion]
+    if not parts or not all(part is None or isinstance(part, (Function, Variable)) for part in parts):
+        return None
+    nodes = [v for part in parts if part is not None for v in (part.outputs if isinstance(part, Function) else [part])]
+    if len(nodes) not in (1, 2):
+        raise ValueError(f"expected a loss, or a loss and a metric, as criterion, got {len(nodes)} outputs")
+    if len(parts) == len(nodes):
+        return parts[0], parts[1] if len(parts) == 2 else None
+    found = [Function.of([v.node]) for v in nodes]
+    return found[0], found[1] if len(found) == 2 else None
+
+
+def tensors_of(parameters: Iterable[Any]) -> list[Any]:
+    """Parameters of functions as pairs of name and tensor; tensors, and pairs of one's own, stay themselves."""
+    given = list(parameters)
+    counts: dict[str, int] = {}
+    found: list[Any] = []
+    for item in given:
+        if not isinstance(item, Parameter):
+            found.append(item)
+            continue
+        name = item.name or "parameter"
+        n = counts[name] = counts.get(name, -1) + 1
+        found.append((f"{name}_{n}" if n else name, item.tensor))
+    return found

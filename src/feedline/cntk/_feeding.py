@@ -1,0 +1,179 @@
+"""Data of a script as a network takes it, and a network's rows as a script takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.cntk.core import Value
+from feedline.data import Value as Packed
+from feedline.errors import CompatError
+from feedline.graph import Node
+
+# Operations that look at other samples of a sequence: of a sequence cut in two they would miss the first part.
+_ALONG_SEQUENCES = ("delay", "lstm", "rnn", "loop")
+
+
+def packed_of(data: Any, node: Node) -> Any:
+    """Data for one input: a `feedline.Value`, or rows without a batch for an input without dynamic axes.
+
+    Args:
+        data: `MinibatchData`, a `Value` of either kind, an array ``(N, *shape)`` or ``(N, length, *shape)``, a CSR
+            matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix a sequence.
+        node: the input.
+
+    Raises:
+        ValueError: another shape.
+    """
+    data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, Packed) else data
+    if isinstance(data, Value):
+        data = data.packed if data.packed is not None else data.asarray()
+    if isinstance(data, Packed):
+        rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
+        # Rectangular data whose second axis turns out to be that of sequences.
+        return data if rows is None else _array(rows, node)
+    if not node.axes:
+        return _fixed(data, node)
+    if hasattr(data, "tocsr"):
+        return Packed.from_scipy(data.tocsr())
+    if isinstance(data, (list, tuple)):
+        return _listed(list(data), node)
+    return _array(np.asarray(data, None if isinstance(data, np.ndarray) else node.dtype), node)
+
+
+def _fixed(data: Any, node: Node) -> Any:
+    import torch
+
+    from feedline.graph.packed import Packed as Rows
+
+    return Rows(torch.from_numpy(np.array(data, node.dtype)))
+
+
+def _array(array: Any, node: Node) -> Packed:
+    shape = node.shape
+    lead = array.ndim - len(shape)
+    if lead == 0 and array.shape == shape:
+        return Packed.from_dense(array[None])
+    if array.shape[lead:] != shape or lead not in (1, 2):
+        raise ValueError(
+            f"{node.label}: expected an array (N, *{shape}) or (N, length, *{shape}), got {array.shape}; pass "
+            "sequences of different lengths as a list"
+        )
+    if lead == 1:
+        return Packed.from_dense(array)
+    count, length = array.shape[:2]
+    rows = array.reshape(count * length, *shape)
+    return Packed.from_dense(rows, None if length == 1 else np.arange(count + 1) * length)
+
+
+def _listed(items: list[Any], node: Node) -> Packed:
+    if not items:
+        raise ValueError(f"{node.label}: expected at least one sequence, got none")
+    if hasattr(items[0], "tocsr"):
+        return Packed.from_sequences(items)
+    try:
+        arrays = [np.asarray(item, None if isinstance(item, np.ndarray) else node.dtype) for item in items]
+    except ValueError:
+        raise ValueError(f"{node.label}: expected a list of arrays, got a list of ragged lists") from None
+    rank = len(node.shape)
+    if all(a.ndim == rank for a in arrays):
+        return _array(np.stack(arrays), node)
+    if all(a.ndim == rank + 1 for a in arrays):
+        return Packed.from_sequences(arrays)
+    if len({a.shape for a in arrays}) == 1:
+        return _array(np.stack(arrays), node)
+    raise ValueError(f"{node.label}: expected sequences (length, *{node.shape}), got {[a.shape for a in arrays[:5]]}")
+
+
+def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> dict[Node, Any]:
+    """Data for each input.
+
+    Args:
+        arguments: by variable, name or stream; a list or tuple of data in the order of the arguments; or the data of
+            the only argument.
+        inputs: what the network takes.
+        order: the arguments of the function, in its order.
+
+    Raises:
+        ValueError: an input without data, or data for something that is no argument.
+    """
+    if not isinstance(arguments, Mapping):
+        if arguments is None:
+            arguments = ()
+        if len(order) == 1 and not (isinstance(arguments, tuple) and len(arguments) == 1):
+            arguments = (arguments,) if not _is_nothing(arguments) else ()
+        if len(arguments) != len(order):
+            raise ValueError(
+                f"expected data for {len(order)} arguments, {', '.join(n.label for n in order)}, got {len(arguments)}"
+            )
+        return {node: packed_of(data, node) for node, data in zip(order, arguments, strict=True) if node in inputs}
+    names = {node.name: node for node in reversed(order) if node.name}
+    found: dict[Node, Any] = {}
+    for key, data in arguments.items():
+        node = names.get(key) if isinstance(key, str) else getattr(key, "node", None)
+        if node is None or node not in order:
+            raise ValueError(f"expected data for {', '.join(n.label for n in order) or 'nothing'}, got it for {key!r}")
+        found[node] = packed_of(data, node)
+    return found
+
+
+def _is_nothing(arguments: Any) -> bool:
+    return isinstance(arguments, tuple) and not arguments
+
+
+def refuse_cut(nodes: Sequence[Node], begins: Any) -> None:
+    """Refuse pieces of sequences that began in an earlier minibatch, in networks that would need their state.
+
+    Raises:
+        CompatError: truncated sequences in a recurrent network.
+    """
+    if begins is None or all(begins) or not any(node.op in _ALONG_SEQUENCES for node in nodes):
+        return
+    raise CompatError(
+        "expected whole sequences, got pieces that go on from the minibatch before: recurrent state is not carried "
+        "from one minibatch to the next; leave truncation_length out, or write the model in torch over minibatch.lanes"
+    )
+
+
+def arrays_of(packed: Any, node: Node) -> Any:
+    """Rows as CNTK hands them out: an array (N, *shape), or a list with one (length, *shape) a sequence."""
+    from feedline.graph.packed import SparseRows
+
+    data = packed.data
+    if isinstance(data, SparseRows):
+        values = np.ones(len(data.indices), np.float32) if data.values is None else data.values.cpu().numpy()
+        value = Packed.from_csr(
+            data.offsets.cpu().numpy(),
+            data.indices.cpu().numpy(),
+            values,
+            data.width,
+            None if packed.sequences is None else packed.sequences.offsets,
+        )
+        sequences = [s.to_scipy() for s in value.sequences()]
+        return sequences if packed.sequences is not None else value.to_scipy()
+    array = data.detach().cpu().numpy()
+    if packed.sequences is None:
+        return array
+    return np.split(array, packed.sequences.offsets[1:-1])
+
+
+def value_of(array: Any) -> Value:
+    """What `arrays_of` gives, as a `Value`."""
+    return Value(array)
+
+
+def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
+    """What `arrays_of` gives, or a number for all, as a tensor of rows like ``like``."""
+    import torch
+
+    if isinstance(array, Value):
+        array = array.as_sequences() if array.packed is not None else array.asarray()
+    if isinstance(array, (list, tuple)):
+        array = np.concatenate([np.asarray(a).reshape(-1, *shape) for a in array])
+    tensor = torch.from_numpy(np.array(array)).to(like.device, like.dtype)
+    if tensor.numel() == math.prod(like.shape):
+        return tensor.reshape(like.shape)
+    return tensor.expand(like.shape)

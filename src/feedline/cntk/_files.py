@@ -1,0 +1,122 @@
+"""Functions in files: the graph as JSON beside its tensors, in one safetensors file.
+
+Nothing is pickled, so reading a file runs no code of it. Nodes stand inputs first; attributes are numbers, strings and
+lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import CompatError, StateError
+from feedline.graph import Node, Type, Weights, apply
+from feedline.graph.node import parameter_node
+from feedline.graph.traverse import topological
+
+_FORMAT, _VERSION = "feedline.graph", 1
+
+
+def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], format: Any = None) -> None:
+    """Write a graph. See `Function.save`."""
+    from feedline.graph.compile import tensor_of
+    from feedline.interop.tensor_file import replace_tensors
+
+    if format is not None:
+        raise CompatError("expected no format, got one: functions are saved as safetensors with the graph as JSON")
+    order = topological(roots)
+    number = {node: i for i, node in enumerate(order)}
+    tensors = {str(number[n]): tensor_of(n.weights) for n in order if n.weights is not None}
+    state = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "nodes": [_told(node, number) for node in order],
+        "roots": [number[root] for root in roots],
+        "arguments": [number[node] for node in arguments],
+    }
+    replace_tensors(Path(path), tensors, state)
+
+
+def load(path: str | Path) -> tuple[list[Node], list[Node]]:
+    """Roots and arguments of a graph in a file.
+
+    Raises:
+        StateError: missing, damaged, or no such file.
+    """
+    from feedline.interop.tensor_file import load_tensors
+
+    tensors, state = load_tensors(Path(path))
+    found = (state.get("format"), state.get("version"))
+    if found != (_FORMAT, _VERSION):
+        raise StateError(
+            f"expected a function in {path}",
+            saved=dict(zip(("format", "version"), found, strict=True)),
+            current={"format": _FORMAT, "version": _VERSION},
+        )
+    nodes: list[Node] = []
+    for i, about in enumerate(state["nodes"]):
+        nodes.append(_made(about, nodes, tensors.get(str(i))))
+    return [nodes[i] for i in state["roots"]], [nodes[i] for i in state["arguments"]]
+
+
+def take_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
+    """Values of another graph's weights, node by node in order.
+
+    Raises:
+        StateError: the graphs differ.
+    """
+    import torch
+
+    from feedline.graph.compile import tensor_of
+
+    mine, other = topological(roots), topological(saved)
+    shapes = [[(n.op, n.weights and n.weights.shape) for n in order] for order in (mine, other)]
+    if shapes[0] != shapes[1]:
+        at = next((i for i, (a, b) in enumerate(zip(*shapes, strict=False)) if a != b), min(map(len, shapes)))
+        raise StateError(
+            "expected the file of a function of the same graph",
+            saved={"nodes": len(other), f"node {at}": str(shapes[1][at : at + 1])},
+            current={"nodes": len(mine), f"node {at}": str(shapes[0][at : at + 1])},
+        )
+    with torch.no_grad():
+        for node, source in zip(mine, other, strict=True):
+            if node.weights is not None and source.weights is not None:
+                tensor_of(node.weights).copy_(tensor_of(source.weights))
+
+
+def _told(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
+    if node.op == "user":
+        raise ValueError(f"expected operations of a file, got the user's function {node.label}, which is Python code")
+    about: dict[str, Any] = {"op": node.op, "name": node.name}
+    if node.is_leaf:
+        about |= {
+            "dtype": node.dtype,
+            "sparse": node.sparse,
+            "shape": _list(node.type.shape),
+            "axes": _list(node.type.axes),
+        }
+        if node.weights is not None:
+            about |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
+    else:
+        about |= {"inputs": [number[child] for child in node.inputs], "attributes": dict(node.attributes)}
+    return about
+
+
+def _made(about: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
+    if "inputs" in about:
+        attributes = {key: _tuple(value) for key, value in about["attributes"].items()}
+        return apply(about["op"], [nodes[i] for i in about["inputs"]], attributes, about["name"])
+    if tensor is not None:
+        weights = Weights(tuple(tensor.shape), lambda shape: tensor, about["dtype"], about["trains"], about["keeps"])
+        return parameter_node(weights, about["name"])
+    kind = Type(_tuple(about["shape"]), _tuple(about["axes"]))
+    return Node(about["op"], given=kind, name=about["name"], sparse=about["sparse"], dtype=about["dtype"])
+
+
+def _list(items: Any) -> Any:
+    return None if items is None else list(items)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value

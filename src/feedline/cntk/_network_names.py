@@ -1,0 +1,237 @@
+"""The names of CNTK's networks, and what of them is here; part of `_names`."""
+
+from __future__ import annotations
+
+from feedline._facades import Names
+
+_STREAMS = "distributions are CNTK's, numbers come from torch's generators"
+_SEED = "`seed` is not used: numbers come from torch's generator"
+_STATISTICS = "running variances are of the minibatch, not corrected for its size"
+_KERNELS = "kernels are shared and static: no `sequential`, no `sharing=False`"
+_BLOCKS = "`depth` is not looked at: blocks are open"
+_FILE = "safetensors with the graph as JSON: not CNTK's format, nor ONNX"
+_UID = "unique, but of another form"
+_TORCH = "write it in torch, as a module or a UserFunction"
+_LOOP = "lengths that depend on results need a loop in Python: write it in torch"
+_FEED = "declare the input by sequence.input_variable and feed sequences"
+
+NETWORKS: dict[str, Names] = {
+    "cntk.default_options": Names(
+        provided="default_options default_options_for default_override_or get_default_override is_default_override",
+    ),
+    "cntk.initializer": Names(
+        provided="bilinear initializer_with_rank",
+        approximated={
+            "glorot_normal": _STREAMS,
+            "glorot_uniform": _STREAMS,
+            "he_normal": _STREAMS,
+            "he_uniform": _STREAMS,
+            "normal": _STREAMS,
+            "truncated_normal": _STREAMS,
+            "uniform": _STREAMS,
+            "xavier": _STREAMS,
+        },
+    ),
+    "cntk.layers": Names(
+        provided=(
+            "Activation AveragePooling BlockFunction Convolution1D Convolution2D Convolution3D "
+            "ConvolutionTranspose1D ConvolutionTranspose2D ConvolutionTranspose3D Delay Dense Embedding Fold For "
+            "ForwardDeclaration GRU GlobalAveragePooling GlobalMaxPooling LSTM Label LayerNormalization "
+            "MaxPooling PastValueWindow RNNStep RNNUnit Recurrence RecurrenceFrom ResNetBlock Sequential "
+            "SequentialClique Stabilizer default_options default_options_for identity"
+        ),
+        approximated={
+            "BatchNormalization": _STATISTICS,
+            "Convolution": _KERNELS,
+            "ConvolutionTranspose": _KERNELS,
+            "Dropout": _SEED,
+        },
+        absent={
+            "MaxUnpooling": _TORCH,
+            "UnfoldFrom": _LOOP,
+        },
+    ),
+    "cntk.layers.blocks": Names(
+        provided="ForwardDeclaration GRU LSTM RNNStep RNNUnit Stabilizer identity",
+    ),
+    "cntk.layers.higher_order_layers": Names(
+        provided="For ResNetBlock Sequential SequentialClique",
+    ),
+    "cntk.layers.layers": Names(
+        provided=(
+            "Activation AveragePooling Convolution1D Convolution2D Convolution3D ConvolutionTranspose1D "
+            "ConvolutionTranspose2D ConvolutionTranspose3D Dense Embedding GlobalAveragePooling GlobalMaxPooling "
+            "Label LayerNormalization MaxPooling"
+        ),
+        approximated={
+            "BatchNormalization": _STATISTICS,
+            "Convolution": _KERNELS,
+            "ConvolutionTranspose": _KERNELS,
+            "Dropout": _SEED,
+        },
+        absent={
+            "MaxUnpooling": _TORCH,
+        },
+    ),
+    "cntk.layers.sequence": Names(
+        provided="Delay Fold PastValueWindow Recurrence RecurrenceFrom",
+        absent={
+            "UnfoldFrom": _LOOP,
+        },
+    ),
+    "cntk.losses": Names(
+        provided=(
+            "binary_cross_entropy cosine_distance cross_entropy_with_softmax squared_error "
+            "weighted_binary_cross_entropy"
+        ),
+        absent={
+            "fmeasure": _TORCH,
+            "lambda_rank": _TORCH,
+            "nce_loss": _TORCH,
+        },
+    ),
+    "cntk.metrics": Names(
+        provided="classification_error",
+        absent={
+            "edit_distance_error": _TORCH,
+            "ndcg_at_1": _TORCH,
+        },
+    ),
+    "cntk.ops": Names(
+        provided=(
+            "AVG_POOLING BlockFunction CONSTANT_PAD CloneMethod Function Function.NamedOutput "
+            "Function.argument_map Function.arguments Function.attributes Function.block_root Function.clone "
+            "Function.constants Function.dtype Function.dynamic_axes Function.eval Function.forward Function.grad "
+            "Function.inputs Function.is_block Function.is_composite Function.is_primitive Function.is_sparse "
+            "Function.name Function.op_name Function.output Function.outputs Function.owner Function.parameters "
+            "Function.placeholders Function.replace_placeholder Function.replace_placeholders Function.shape "
+            "Function.signature Function.type Function.update_signature Function.with_signature MAX_POOLING "
+            "PoolingType_Average PoolingType_Max REFLECT_PAD SYMMETRIC_PAD UserFunction.backward "
+            "UserFunction.forward UserFunction.infer_outputs UserFunction.user_inputs abs acos argmax argmin "
+            "as_block asin asinh atan atanh binary_cross_entropy ceil classification_error clip combine constant "
+            "cos cosh cosine_distance cross_entropy_with_softmax element_and element_divide element_max "
+            "element_min element_not element_or element_select element_times element_xor elu equal exp "
+            "expand_dims eye_like flatten floor gather greater greater_equal hard_sigmoid hardmax image_scaler "
+            "input_variable leaky_relu less less_equal log log_add_exp log_softmax minus negate not_equal one_hot "
+            "ones_like output_variable param_relu parameter per_dim_mean_variance_normalize placeholder "
+            "placeholder_variable plus pow reciprocal reconcile_dynamic_axes reduce_l1 reduce_l2 reduce_log_sum "
+            "reduce_log_sum_exp reduce_max reduce_mean reduce_min reduce_prod reduce_sum reduce_sum_square relu "
+            "reshape round selu sigmoid sin sinh softmax softplus softsign splice sqrt square squared_error "
+            "squeeze stop_gradient swapaxes tan tanh times times_transpose transpose user_function "
+            "weighted_binary_cross_entropy zeros_like"
+        ),
+        approximated={
+            "Function.backward": "`root_gradients` may be a number for all samples",
+            "Function.block_arguments_mapping": "inside and outside are the same variables",
+            "Function.find_all_by_name": _BLOCKS,
+            "Function.find_by_name": _BLOCKS,
+            "Function.find_by_uid": _BLOCKS,
+            "Function.load": _FILE,
+            "Function.restore": _FILE,
+            "Function.restore_model": _FILE,
+            "Function.root_function": "the function itself",
+            "Function.save": _FILE,
+            "Function.save_model": _FILE,
+            "Function.uid": _UID,
+            "UserFunction": "no serialization; data with sequences comes as a list of arrays",
+            "alias": "a name for a node, not a copy",
+            "as_composite": "the function itself: functions are not wrapped",
+            "batch_normalization": _STATISTICS,
+            "convolution": _KERNELS,
+            "convolution_transpose": _KERNELS,
+            "dropout": _SEED,
+            "load_model": _FILE,
+            "pad": "without `SYMMETRIC_PAD`",
+            "pooling": "without `ceil_out_dim` and `include_pad`",
+            "slice": "strides are positive",
+        },
+        absent={
+            "assign": "set `parameter.value`, or write an update rule as a `UserLearner`",
+            "cast": _TORCH,
+            "crop_automatic": _TORCH,
+            "crop_manual": _TORCH,
+            "depth_to_space": _TORCH,
+            "forward_backward": _TORCH,
+            "labels_to_graph": _TORCH,
+            "local_response_normalization": _TORCH,
+            "mean": "use plus, divided by the number of operands",
+            "mean_variance_normalization": _TORCH,
+            "native_user_function": "write a UserFunction, or a torch extension",
+            "optimized_rnnstack": "use layers.Recurrence(layers.LSTM(n)), which runs by torch's kernel",
+            "random_sample": _TORCH,
+            "random_sample_inclusion_frequency": _TORCH,
+            "register_native_user_function": "write a UserFunction, or a torch extension",
+            "roi_pooling": _TORCH,
+            "space_to_depth": _TORCH,
+            "straight_through_impl": _TORCH,
+            "sum": "use plus, which takes several operands",
+            "to_batch": _FEED,
+            "to_sequence": _FEED,
+            "to_sequence_like": _FEED,
+            "top_k": _TORCH,
+            "unpack_batch": _FEED,
+            "unpooling": _TORCH,
+        },
+        added={
+            "Function.network": "the `torch.nn.Module` that runs it",
+            "Function.node": "the node of `feedline.graph`",
+            "Function.of": "from nodes of `feedline.graph`",
+            "UserFunction.backward_rows": "what the graph calls",
+            "UserFunction.forward_rows": "what the graph calls",
+        },
+    ),
+    "cntk.ops.functions": Names(
+        provided="BlockFunction CloneMethod Function",
+        approximated={
+            "UserFunction": "no serialization; data with sequences comes as a list of arrays",
+            "load_model": _FILE,
+        },
+        absent={
+            "register_native_user_function": "write a UserFunction, or a torch extension",
+            "register_udf_deserialize_callback": "no user's function is in a file: build the network and use `restore`",
+        },
+    ),
+    "cntk.ops.sequence": Names(
+        provided=(
+            "broadcast_as delay first future_value input input_variable is_first is_last last past_value "
+            "reduce_max reduce_sum slice softmax where"
+        ),
+        approximated={
+            "gather": "lengths follow from the condition: no `new_sequence_axis_typeinfo`",
+            "scatter": "lengths follow from the condition: no `new_sequence_axis_typeinfo`",
+        },
+        absent={
+            "reduce_concat": _TORCH,
+            "unpack": "sequence.softmax and sequence.reduce_sum attend without it, or use torch",
+            "window": "use layers.PastValueWindow",
+        },
+    ),
+    "cntk.random": Names(
+        approximated={
+            "bernoulli": _STREAMS,
+            "bernoulli_like": _STREAMS,
+            "gumbel": _STREAMS,
+            "gumbel_like": _STREAMS,
+            "normal": _STREAMS,
+            "normal_like": _STREAMS,
+            "uniform": _STREAMS,
+            "uniform_like": _STREAMS,
+        },
+    ),
+    "cntk.variables": Names(
+        provided=(
+            "Constant Constant.asarray Constant.value Parameter Parameter.asarray Parameter.value Record "
+            "Record.updated_with Variable Variable.dtype Variable.dynamic_axes Variable.is_constant "
+            "Variable.is_input Variable.is_output Variable.is_parameter Variable.is_placeholder "
+            "Variable.is_sparse Variable.name Variable.needs_gradient Variable.owner Variable.shape Variable.type"
+        ),
+        approximated={
+            "Variable.uid": _UID,
+        },
+        added={
+            "Constant.tensor": "the `torch.nn.Parameter`",
+            "Parameter.tensor": "the `torch.nn.Parameter`",
+            "Variable.node": "the node of `feedline.graph`",
+        },
+    ),
+}

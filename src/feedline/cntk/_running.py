@@ -1,0 +1,207 @@
+"""Running functions: values and gradients, over networks that are compiled once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from feedline.cntk._feeding import arrays_of, feeds_of, rows_of, value_of
+from feedline.cntk._nodes import node_of
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.graph import Node
+
+
+class Runs(Operand):
+    """What can be run: the half of `Function` that computes."""
+
+    @property
+    def arguments(self) -> tuple[Variable, ...]:
+        """What it is applied to."""
+        raise NotImplementedError
+
+    _roots: list[Node]
+    _networks: dict[tuple[Node, ...], Any]
+
+    def network(self, outputs: Iterable[Any] | None = None) -> Any:
+        """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""
+        from feedline.graph.compile import Network
+
+        roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
+        if roots not in self._networks:
+            self._networks[roots] = Network(roots)
+        return self._networks[roots]
+
+    def _run(self, arguments: Any, outputs: Any, device: Any, training: bool, wanted: Sequence[Node] = ()) -> Any:
+        """(network, feeds, results); rows of ``wanted`` inputs are leaves of autograd."""
+        from feedline.data import Value as Packed
+        from feedline.graph.packed import Packed as Rows
+
+        chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
+        network = self.network(chosen)
+        if device is not None:
+            network.to(device.torch())
+        network.train(training)
+        order = [v.node for v in self.arguments]
+        feeds = feeds_of(arguments, network.inputs, order)
+        for node in wanted:
+            given = feeds.get(node)
+            if isinstance(given, Packed):
+                given = Rows.of(given, network.device, network.dtype, len(node.axes) > 1)
+            if given is not None:
+                if not hasattr(given.data, "requires_grad_"):
+                    raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
+                given.data.requires_grad_(True)
+                feeds[node] = given
+        return network, feeds, network({node: feeds[node] for node in network.inputs if node in feeds})
+
+    def eval(
+        self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
+    ) -> Any:
+        """Run it, as in testing.
+
+        Args:
+            arguments: data by variable or name, in order, or of the only argument.
+            outputs: variables to compute; None: its own.
+            device: where to; None: where its parameters are.
+            as_numpy: arrays, or else `Value`.
+
+        Returns:
+            for one output an array (N, *shape), or a list with one (length, *shape) a sequence; else a dictionary of
+            such by variable.
+        """
+        import torch
+
+        with torch.no_grad():
+            network, _, results = self._run(arguments, outputs, device, False)
+        found = _handed(network, results, as_numpy)
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def forward(
+        self,
+        arguments: Any,
+        outputs: Any = None,
+        keep_for_backward: Any = None,
+        device: DeviceDescriptor | None = None,
+        as_numpy: bool = True,
+    ) -> tuple[Any, dict[Variable, Any]]:
+        """Run it, as in training; the first result is for `backward`, None without ``keep_for_backward``."""
+        import torch
+
+        keep = bool(keep_for_backward)
+        with torch.enable_grad() if keep else torch.no_grad():
+            inputs = [v.node for v in self.arguments if v.is_input] if keep else []
+            network, feeds, results = self._run(arguments, outputs, device, True, _dense(inputs, arguments, self))
+        state = (network, feeds, results) if keep else None
+        return state, _handed(network, results, as_numpy)
+
+    def backward(
+        self, state: Any, root_gradients: Mapping[Any, Any] | Any, variables: Iterable[Any], as_numpy: bool = True
+    ) -> dict[Any, Any]:
+        """Gradients of what `forward` gave, weighted by ``root_gradients``, with respect to ``variables``.
+
+        Raises:
+            ValueError: no state of `forward`.
+        """
+        import torch
+
+        if state is None:
+            raise ValueError("expected the state of forward(..., keep_for_backward=...), got None")
+        network, feeds, results = state
+        if not isinstance(root_gradients, Mapping):
+            root_gradients = {variable_of(network.roots[0]): root_gradients}
+        by_node = {node_of(key): value for key, value in root_gradients.items()}
+        pairs = [(r.data, by_node[n], n) for n, r in zip(network.roots, results, strict=True) if n in by_node]
+        wanted = list(variables)
+        tensors = [_leaf(v.node, network, feeds) for v in wanted]
+        gradients = torch.autograd.grad(
+            [data for data, _, _ in pairs],
+            tensors,
+            [rows_of(g, data, n.shape) for data, g, n in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return _gradients(wanted, tensors, gradients, feeds, as_numpy)
+
+    def grad(
+        self,
+        at: Any,
+        wrt: Any = None,
+        outputs: Any = None,
+        device: DeviceDescriptor | None = None,
+        as_numpy: bool = True,
+        grad_root: Any = None,
+    ) -> Any:
+        """Gradients of the sum of its output, or of ``grad_root``, over all samples.
+
+        Args:
+            at: data, as in `eval`.
+            wrt: variables; None: all arguments that need gradients, or, without any, all inputs.
+            outputs: variables to compute as well.
+            device: where to.
+            as_numpy: arrays, or else `Value`.
+            grad_root: what is differentiated; None: the only output.
+
+        Returns:
+            for one variable its gradient, else a dictionary by variable; with ``outputs`` a pair of that and of their
+            values.
+        """
+        import torch
+
+        if wrt is None:
+            inputs = [v for v in self.arguments if v.is_input]
+            wrt = [v for v in inputs if v.needs_gradient] or inputs
+        wanted = [wrt] if isinstance(wrt, Variable) else list(wrt)
+        root = self.node if grad_root is None else node_of(grad_root)
+        more = [] if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
+        fed = [v.node for v in wanted if not v.is_parameter and not v.is_constant]
+        with torch.enable_grad():
+            every: list[Any] = [variable_of(root), *more]
+            network, feeds, results = self._run(at, every, device, True, fed)
+            tensors = [_leaf(v.node, network, feeds) for v in wanted]
+            gradients = torch.autograd.grad(results[0].data.sum(), tensors, allow_unused=True)
+        found = _gradients(wanted, tensors, gradients, feeds, as_numpy)
+        result = next(iter(found.values())) if len(found) == 1 else found
+        if outputs is None:
+            return result
+        values = _handed(network, results, as_numpy, skip=1)
+        return result, next(iter(values.values())) if len(values) == 1 else values
+
+
+def _handed(network: Any, results: Sequence[Any], as_numpy: bool, skip: int = 0) -> dict[Variable, Any]:
+    found = {}
+    for node, packed in list(zip(network.roots, results, strict=True))[skip:]:
+        array = arrays_of(packed, node)
+        found[variable_of(node)] = array if as_numpy else value_of(array)
+    return found
+
+
+def _dense(nodes: Sequence[Node], arguments: Any, function: Runs) -> list[Node]:
+    """Those that are fed dense rows, of which gradients can be taken."""
+    feeds = feeds_of(arguments, nodes, [v.node for v in function.arguments])
+    return [n for n in nodes if n in feeds and not getattr(feeds[n], "is_sparse", False)]
+
+
+def _leaf(node: Node, network: Any, feeds: Mapping[Node, Any]) -> Any:
+    if node.op == "parameter":
+        return node.weights.tensor  # type: ignore[union-attr]
+    given = feeds.get(node)
+    if given is None or not hasattr(given, "data"):
+        raise ValueError(f"expected a parameter or an argument to take gradients of, got {node.label}")
+    return given.data
+
+
+def _gradients(
+    wanted: Sequence[Any], tensors: Sequence[Any], gradients: Sequence[Any], feeds: Mapping[Node, Any], as_numpy: bool
+) -> dict[Any, Any]:
+    import torch
+
+    from feedline.graph.packed import Packed as Rows
+
+    found = {}
+    for variable, tensor, gradient in zip(wanted, tensors, gradients, strict=True):
+        rows = torch.zeros_like(tensor) if gradient is None else gradient
+        given = feeds.get(variable.node)
+        array = arrays_of(Rows(rows, getattr(given, "sequences", None)), variable.node)
+        found[variable] = array if as_numpy else value_of(array)
+    return found

@@ -1,0 +1,53 @@
+"""Graphs from Python functions, and blocks: parts of graphs under a name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from feedline.cntk._nodes import node_of
+from feedline.cntk.variables import Variable, placeholder
+from feedline.graph import Node, apply
+
+
+def parameters_of(f: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(f).parameters.values() if p.kind in kinds and p.default is p.empty]
+
+
+def typed(kind: Any, name: str) -> Variable:
+    if kind is None:
+        return placeholder(name=name)
+    if not isinstance(kind, Mapping):
+        kind = {"shape": kind}
+    return placeholder(kind.get("shape"), kind.get("dynamic_axes"), name)
+
+
+def traced(
+    f: Callable[..., Any], types: Sequence[Any], block: bool, op_name: str, name: str
+) -> tuple[list[Node], list[Node]]:
+    """Call ``f`` with placeholders: the nodes of what it returns, and of the placeholders."""
+    names = parameters_of(f)
+    arguments = [typed(kind, label) for kind, label in zip(types, names, strict=True)]
+    result = f(*arguments)
+    roots: list[Node] = []
+    for output in result if isinstance(result, (tuple, list)) else [result]:
+        label, operand = output if isinstance(output, tuple) else ("", output)
+        roots += [apply("alias", [node], {}, label) if label else node for node in roots_of(operand)]
+    order = [a.node for a in arguments]
+    return block_of(roots, order, op_name or f.__name__, name) if block else roots, order
+
+
+def roots_of(operand: Any) -> list[Node]:
+    """Nodes of all outputs of a function, or of anything that is one operand."""
+    return [v.node for v in operand.outputs] if hasattr(operand, "outputs") else [node_of(operand)]
+
+
+def block_of(roots: Sequence[Node], arguments: Sequence[Node], op_name: str, name: str) -> list[Node]:
+    """The outputs of a block: names for what is inside, and for what it is applied to."""
+    single = len(roots) == 1
+    return [
+        apply("alias", [root, *arguments], {"block": op_name, "instance": name}, name if single and name else root.name)
+        for root in roots
+    ]

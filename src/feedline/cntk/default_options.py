@@ -1,0 +1,77 @@
+"""`cntk.default_options`: defaults of layers, for the time of a with-block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from feedline.cntk._names import explain
+
+__all__ = [
+    "default_options",
+    "default_options_for",
+    "default_override_or",
+    "get_default_override",
+    "is_default_override",
+]
+
+
+class _Default:
+    """A default that a with-block may override."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+# The innermost block comes last: (the factory it is for, or None for all; options).
+_blocks: list[tuple[Any, dict[str, Any]]] = []
+
+
+def default_override_or(value: Any) -> Any:
+    """Marks a default in a signature: ``value`` unless a block says otherwise."""
+    return _Default(value)
+
+
+def is_default_override(value: Any) -> bool:
+    """Whether it is a marked default, and so was not given."""
+    return isinstance(value, _Default)
+
+
+@contextmanager
+def default_options(**options: Any) -> Iterator[None]:
+    """Options of all layers that are made in the block and take them."""
+    with default_options_for(None, **options):
+        yield
+
+
+@contextmanager
+def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
+    """Options of the layers that these factories make in the block."""
+    factories = tuple(functions) if isinstance(functions, (list, tuple)) else (functions,)
+    _blocks.extend((factory, options) for factory in factories)
+    try:
+        yield
+    finally:
+        del _blocks[len(_blocks) - len(factories) :]
+
+
+def get_default_override(function: Any, **option: Any) -> Any:
+    """The value of one option for a factory: as given, or by the innermost block, or the default.
+
+    Raises:
+        TypeError: not one option.
+    """
+    if len(option) != 1:
+        raise TypeError(f"expected one option, got {len(option)}")
+    name, value = next(iter(option.items()))
+    if not isinstance(value, _Default):
+        return value
+    for factory, options in reversed(_blocks):
+        if factory in (None, function) and name in options:
+            return options[name]
+    return value.value
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.default_options", name)

@@ -1,0 +1,39 @@
+"""What layer factories share: activations, parameters, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from feedline.cntk._nodes import node_of
+from feedline.cntk._tracing import block_of
+from feedline.cntk.initializer import initializer_with_rank
+from feedline.cntk.ops.functions import Function
+from feedline.cntk.variables import Parameter, placeholder
+
+INFERRED = (-1,)
+
+
+def parameter(shape: tuple[int, ...], init: Any, name: str, **ranks: int) -> Parameter:
+    """A parameter; the initializer takes the ranks that it was not given."""
+    if init is None:
+        raise ValueError(f"expected an initial value for {name}, got None")
+    return Parameter(shape, initializer_with_rank(init, **ranks), name=name)
+
+
+def activated(x: Any, activation: Any) -> Any:
+    """Through an activation: a function, or None for none."""
+    return x if activation is None else activation(x)
+
+
+def layer(
+    body: Callable[..., Any], op_name: str, name: str, members: Mapping[str, Any] | None = None, inputs: Any = ("x",)
+) -> Function:
+    """A function of placeholders whose graph is one block."""
+    arguments = [placeholder(name=label) for label in inputs]
+    result = body(*arguments)
+    outputs = result if isinstance(result, tuple) else (result,)
+    roots = [node_of(o) for o in outputs]
+    nodes = [a.node for a in arguments]
+    blocks = block_of(roots, nodes, op_name, name)
+    return Function.of(blocks, nodes, {k: v for k, v in (members or {}).items() if v is not None})

@@ -1,0 +1,157 @@
+"""`cntk.layers.sequence`: layers along sequences. Steps that torch has a kernel for run by it."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from feedline.cntk import ops
+from feedline.cntk._names import explain
+from feedline.cntk._nodes import node_of
+from feedline.cntk._tracing import block_of
+from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.cntk.layers._making import layer
+from feedline.cntk.layers.higher_order_layers import as_function
+from feedline.cntk.ops import sequence
+from feedline.cntk.ops.functions import Function
+from feedline.cntk.variables import Constant, placeholder
+from feedline.graph import apply
+from feedline.graph.traverse import close
+
+__all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom"]
+
+
+def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "") -> Function:
+    """The sample T steps before; negative: after."""
+    initial = get_default_override(Delay, initial_state=initial_state)
+    return layer(lambda x: sequence.delay(x, initial, T), "Delay", name)
+
+
+def PastValueWindow(
+    window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = ""
+) -> Function:
+    """The last samples of each sequence, spliced along an axis, and 1 for each that there is: two outputs."""
+    backwards = get_default_override(PastValueWindow, go_backwards=go_backwards)
+    end, sign = (sequence.first, -1) if backwards else (sequence.last, 1)
+
+    def window(x: Any) -> Any:
+        ones = sequence.broadcast_as(Constant(1.0, (1,)), x)
+        values = [end(sequence.delay(x, 0, sign * t)) for t in range(window_size)]
+        valid = [end(sequence.delay(ones, 0, sign * t)) for t in range(window_size)]
+        return ops.splice(*values, axis=axis, name="value"), ops.splice(*valid, axis=axis, name="valid")
+
+    return layer(window, "PastValueWindow", name)
+
+
+def Recurrence(
+    step_function: Any,
+    go_backwards: Any = default_override_or(False),
+    initial_state: Any = default_override_or(0),
+    return_full_state: bool = False,
+    name: str = "",
+) -> Function:
+    """Runs a step over each sequence: ``x -> h``.
+
+    Args:
+        step_function: ``(states..., x) -> states``.
+        go_backwards: from the last sample to the first.
+        initial_state: before the first step: a number, an array, a variable, or one of these for each state.
+        return_full_state: give all states, not only the first.
+        name: its name.
+
+    Raises:
+        TypeError: a step with other numbers of states before and after.
+    """
+    backwards = get_default_override(Recurrence, go_backwards=go_backwards)
+    initial = get_default_override(Recurrence, initial_state=initial_state)
+    step = as_function(step_function)
+    states = _states(step)
+    given = list(initial) if isinstance(initial, tuple) else [initial] * len(states)
+    x = placeholder(name="x")
+    return _run(step, given, x, [x], bool(backwards), return_full_state, "Recurrence", name)
+
+
+def RecurrenceFrom(
+    step_function: Any,
+    go_backwards: Any = default_override_or(False),
+    return_full_state: bool = False,
+    name: str = "",
+) -> Function:
+    """As `Recurrence`, with initial states as arguments: ``(states..., x) -> h``."""
+    backwards = get_default_override(RecurrenceFrom, go_backwards=go_backwards)
+    step = as_function(step_function)
+    initial = [placeholder(name=f"initial_{v.name}") for v in _states(step)]
+    x = placeholder(name="x")
+    return _run(step, initial, x, [*initial, x], bool(backwards), return_full_state, "RecurrenceFrom", name)
+
+
+def Fold(
+    folder_function: Any,
+    go_backwards: Any = default_override_or(False),
+    initial_state: Any = default_override_or(0),
+    return_full_state: bool = False,
+    name: str = "",
+) -> Function:
+    """As `Recurrence`, but gives only what the last step gave."""
+    backwards = get_default_override(Fold, go_backwards=go_backwards)
+    initial = get_default_override(Fold, initial_state=initial_state)
+    recurrence = Recurrence(folder_function, backwards, initial, return_full_state)
+    end = sequence.first if backwards else sequence.last
+
+    def fold(x: Any) -> Any:
+        return tuple(end(state) for state in recurrence(x).outputs)
+
+    return layer(fold, "Fold", name)
+
+
+def _states(step: Function) -> tuple[Any, ...]:
+    states = step.arguments[:-1]
+    if not states or len(states) != len(step.outputs):
+        raise TypeError(
+            f"expected a step (states..., x) -> states, got {len(step.arguments)} arguments and {len(step.outputs)} "
+            "results"
+        )
+    return states
+
+
+def _run(
+    step: Function,
+    initial: list[Any],
+    x: Any,
+    arguments: list[Any],
+    backwards: bool,
+    return_full_state: bool,
+    op_name: str,
+    name: str,
+) -> Function:
+    full = return_full_state and len(initial) > 1
+    fused = step.step is not None and not full and all(_plain(s) for s in initial)
+    roots = [_fused(step, initial, x, backwards)] if fused else _looped(step, initial, x, backwards)
+    nodes = [a.node for a in arguments]
+    blocks = block_of(roots if full else roots[:1], nodes, op_name, name)
+    return Function.of(blocks, nodes, step._members)
+
+
+def _plain(state: Any) -> bool:
+    """A number or an array; variables may turn out to have sequences, of which the last item would be meant."""
+    return isinstance(state, (numbers.Number, Constant)) or not hasattr(state, "node")
+
+
+def _fused(step: Function, initial: list[Any], x: Any, backwards: bool) -> Any:
+    kernel = step.step
+    weights = [node_of(w) for w in kernel.weights]
+    states = [node_of(s) for s in initial]
+    return apply(kernel.op, [x.node, *weights, *states], {**kernel.attributes, "backwards": backwards}, step.name)
+
+
+def _looped(step: Function, initial: list[Any], x: Any, backwards: bool) -> list[Any]:
+    states = [placeholder(name=v.name) for v in _states(step)]
+    sign = -1 if backwards else 1
+    before = [sequence.delay(s, i, sign) for s, i in zip(states, initial, strict=True)]
+    after = step(*before, x)
+    ends = [v.node for v in after.outputs]
+    return close(ends, {s.node: end for s, end in zip(states, ends, strict=True)})[: len(ends)]
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.layers.sequence", name)

@@ -1,0 +1,449 @@
+"""Functions: graphs with outputs, and what can be done with them.
+
+A `Function` is a handle on nodes of a graph. Calling it on variables gives another one, which shares its parameters;
+calling it on data runs it. A network is compiled at its first run and kept with the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from feedline.cntk._nodes import node_of
+from feedline.cntk._running import Runs
+from feedline.cntk._tracing import parameters_of, traced, typed
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.graph import Node, apply, clone, find_all, leaves, replace
+from feedline.graph.traverse import close, renamed, topological
+
+
+class CloneMethod(Enum):
+    """What becomes of parameters in `Function.clone`."""
+
+    share = "share"
+    clone = "clone"
+    freeze = "freeze"
+
+
+class Function(Runs):
+    """A graph with one or several outputs.
+
+    Applied to a Python function, it is called once with placeholders, one for each of its parameters, and its result is
+    the function: ``@Function def f(x, y): return x * y``.
+
+    Args:
+        f: a Python function of variables.
+        make_block: its graph is one block, with this name of an operation.
+        op_name: of the block.
+        name: of the instance.
+    """
+
+    def __new__(cls, f: Any = None, make_block: bool = False, op_name: str = "", name: str = "") -> Any:
+        if cls is not Function or f is None:
+            return super().__new__(cls)
+        if isinstance(f, Function):
+            return f
+        if not callable(f):
+            raise TypeError(f"expected a Python function, got {type(f).__name__}")
+        return cls.of(*traced(f, [None] * len(parameters_of(f)), make_block, op_name, name))
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """All is done by `__new__`; functions are also made by `of`."""
+
+    @classmethod
+    def of(
+        cls, roots: Sequence[Node], order: Sequence[Node] = (), members: Mapping[str, Any] | None = None
+    ) -> Function:
+        """A function that gives ``roots``.
+
+        Args:
+            roots: its outputs.
+            order: its arguments that come first, in this order.
+            members: attributes by name, beside parameters.
+        """
+        function = object.__new__(Function)
+        function._take(roots, order, members)
+        return function
+
+    def _take(self, roots: Sequence[Node], order: Sequence[Node], members: Mapping[str, Any] | None = None) -> None:
+        self._roots, self._order, self._members = list(roots), list(order), dict(members or {})
+        self._networks: dict[tuple[Node, ...], Any] = {}
+        self.step: Any = None  # what `Recurrence` may run by a fused kernel; see cntk.layers.blocks
+
+    @staticmethod
+    def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
+        """A decorator that gives the types of the parameters: each a dictionary of shape and dynamic axes."""
+
+        def decorate(f: Callable[..., Any]) -> Function:
+            names = parameters_of(f)
+            types = [*args, *[kwargs.get(name) for name in names[len(args) :]]]
+            if len(types) != len(names):
+                raise TypeError(f"expected a type for each of {', '.join(names)}, got {len(types)}")
+            return Function.of(*traced(f, types, False, "", ""))
+
+        return decorate
+
+    @staticmethod
+    def NamedOutput(**kwargs: Any) -> Any:
+        """One result of a decorated function, with a name: ``NamedOutput(h=h)``."""
+        if len(kwargs) != 1:
+            raise TypeError(f"expected one named output, got {len(kwargs)}")
+        return next(iter(kwargs.items()))
+
+    # ---- what it is -------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """Of the only output.
+
+        Raises:
+            ValueError: there are several.
+        """
+        if len(self._roots) != 1:
+            raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose from .outputs")
+        return self._roots[0]
+
+    @property
+    def output(self) -> Variable:
+        """The only output. Raises ValueError if there are several."""
+        return variable_of(self.node)
+
+    @property
+    def outputs(self) -> tuple[Variable, ...]:
+        """All outputs."""
+        return tuple(variable_of(root) for root in self._roots)
+
+    @property
+    def arguments(self) -> tuple[Variable, ...]:
+        """Inputs and placeholders: what it is applied to."""
+        found = leaves(self._roots, "input", "placeholder")
+        first = [node for node in self._order if node in found]
+        return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
+
+    @property
+    def signature(self) -> tuple[Variable, ...]:
+        """As `arguments`."""
+        return self.arguments
+
+    @property
+    def placeholders(self) -> tuple[Variable, ...]:
+        """Placeholders among its arguments."""
+        return tuple(v for v in self.arguments if v.is_placeholder)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """All parameters below it."""
+        return tuple(variable_of(node) for node in leaves(self._roots, "parameter"))
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """All constants below it."""
+        return tuple(variable_of(node) for node in leaves(self._roots, "constant"))
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """All leaves below it."""
+        kinds = ("input", "placeholder", "parameter", "constant")
+        return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the only output."""
+        return self.node.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the only output."""
+        return self.output.dtype
+
+    @property
+    def dynamic_axes(self) -> Any:
+        """Of the only output."""
+        return self.output.dynamic_axes
+
+    @property
+    def is_sparse(self) -> bool:
+        """Of the only output."""
+        return self.output.is_sparse
+
+    @property
+    def name(self) -> str:
+        """Of the first output."""
+        return self._roots[0].name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._roots[0] = (
+            apply("alias", [self._roots[0]], {}, name) if self._roots[0].is_leaf else renamed(self._roots[0], name)
+        )
+
+    @property
+    def uid(self) -> str:
+        """Unique in this process."""
+        return "+".join(root.uid for root in self._roots)
+
+    @property
+    def op_name(self) -> str:
+        """Operation, or kind of block, that gives the first output."""
+        root = self._roots[0]
+        return str(root.attributes.get("block", root.op))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Settings of the operation that gives the first output."""
+        return dict(self._roots[0].attributes)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the first output is that of a block."""
+        return "block" in self._roots[0].attributes
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether it is more than one operation."""
+        return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
+
+    @property
+    def is_primitive(self) -> bool:
+        """Whether it is one operation."""
+        return not self.is_composite and not self.is_block
+
+    @property
+    def root_function(self) -> Function:
+        """Itself: functions are not wrapped here."""
+        return self
+
+    @property
+    def owner(self) -> Function:
+        """Itself, so that functions may stand where variables do."""
+        return self
+
+    @property
+    def block_root(self) -> Function:
+        """What is inside the block.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not self.is_block:
+            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
+        return Function.of([self._roots[0].inputs[0]])
+
+    @property
+    def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
+        """What the block is applied to; its inside sees the same variables.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not self.is_block:
+            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
+        return [(variable_of(n), variable_of(n)) for n in self._roots[0].inputs[1:]]
+
+    @property
+    def type(self) -> Any:
+        """Of the only output."""
+        return self.output.type
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "node":
+            raise AttributeError(name)
+        if name in self._members:
+            return self._members[name]
+        for output in self.outputs:
+            if output.name == name:
+                return output
+        found = find_all(self._roots, lambda n: n.name == name and n.weights is not None)
+        if len(found) == 1:
+            return variable_of(found[0])
+        if found:
+            raise AttributeError(f"{len(found)} parameters or constants are called {name!r}: choose from .parameters")
+        raise AttributeError(f"the function has no attribute, output, parameter or constant {name!r}")
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(repr(v) for v in self.arguments)
+        outputs = ", ".join(repr(v) for v in self.outputs)
+        kind = "Composite" if self.is_composite else ""
+        return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
+
+    # ---- composing --------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply it to variables and functions, which gives a function, or to data, which runs it.
+
+        Args:
+            *args: for its arguments in order; or one dictionary by variable.
+            **kwargs: by name of an argument.
+        """
+        if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
+            given = {self._named(key): value for key, value in args[0].items()}
+        else:
+            given = self._bound(args, kwargs)
+        if given and not any(isinstance(v, Operand) for v in given.values()):
+            return self.eval({variable_of(node): value for node, value in given.items()})
+        changes = {node: node_of(value) for node, value in given.items()}
+        return self._with(replace(self._roots, changes), changes)
+
+    def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:
+        order = []
+        for node in self._order:
+            new = changes.get(node, node)
+            if new.op in ("input", "placeholder"):
+                order.append(new)
+        return Function.of(roots, order, self._members)
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
+        arguments = self.arguments
+        if len(args) > len(arguments):
+            raise TypeError(f"expected at most {len(arguments)} arguments, got {len(args)}")
+        given = {v.node: value for v, value in zip(arguments, args, strict=False)}
+        for name, value in kwargs.items():
+            node = self._named(name)
+            if node in given:
+                raise TypeError(f"expected one value for {name!r}, got two")
+            given[node] = value
+        return given
+
+    def _named(self, key: Any) -> Node:
+        """The argument that a key means, a variable or a name."""
+        if not isinstance(key, str):
+            return node_of(key)
+        named = [v.node for v in self.arguments if v.name == key]
+        if len(named) != 1:
+            raise TypeError(f"expected arguments {', '.join(v.name or v.uid for v in self.arguments)}, got {key!r}")
+        return named[0]
+
+    def __rshift__(self, other: Any) -> Any:
+        from feedline.cntk.layers import Sequential
+
+        return Sequential([self, other])
+
+    def __rrshift__(self, other: Any) -> Any:
+        from feedline.cntk.layers import Sequential
+
+        return Sequential([other, self])
+
+    def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
+        """A copy.
+
+        Args:
+            method: `CloneMethod` or its name: parameters are shared, copied, or frozen as constants.
+            substitutions: variables that others stand for.
+
+        Raises:
+            ValueError: another method.
+        """
+        changes = {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
+        how = method.value if isinstance(method, CloneMethod) else str(method)
+        function = self._with(clone(self._roots, how, changes), changes)
+        function.step = self.step if how == "share" else None
+        return function
+
+    def replace_placeholders(self, substitutions: Mapping[Any, Any]) -> Function:
+        """Let other variables stand for placeholders, in this function itself.
+
+        A placeholder that comes to stand for what depends on it ties a recurrence, through `sequence.past_value` or
+        `sequence.future_value`.
+        """
+        changes = {node_of(key): node_of(value) for key, value in substitutions.items()}
+        loops = {p: end for p, end in changes.items() if p in topological([end])}
+        plain = {p: end for p, end in changes.items() if p not in loops}
+        roots = replace(self._roots, plain)
+        if loops:
+            ends = replace(list(loops.values()), plain)
+            roots = close(roots, dict(zip(loops, ends, strict=True)))[: len(roots)]
+        self._order = [changes.get(n, n) for n in self._order if n not in loops]
+        self._roots, self._networks = list(roots), {}
+        return self
+
+    def replace_placeholder(self, substitution: Any) -> Function:
+        """As `replace_placeholders`, of the only one.
+
+        Raises:
+            ValueError: there are several, or none.
+        """
+        open_ones = self.placeholders
+        if len(open_ones) != 1:
+            raise ValueError(f"expected one placeholder, got {len(open_ones)}: use replace_placeholders")
+        return self.replace_placeholders({open_ones[0]: substitution})
+
+    def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
+        """All functions and variables of this name; ``depth`` is not looked at, blocks are open."""
+        return [_found(node) for node in find_all(self._roots, lambda n: n.name == name)]
+
+    def find_by_name(self, name: str, depth: int = 0) -> Any:
+        """The function or variable of this name, None if there is none.
+
+        Raises:
+            ValueError: there are several.
+        """
+        found = self.find_all_by_name(name, depth)
+        if len(found) > 1:
+            raise ValueError(f"expected one node with the name {name!r}, got {len(found)}: use find_all_by_name")
+        return found[0] if found else None
+
+    def find_by_uid(self, uid: str, depth: int = 0) -> Any:
+        """The function or variable with this `uid`, None if there is none."""
+        found = find_all(self._roots, lambda n: n.uid == uid)
+        return _found(found[0]) if found else None
+
+    def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
+        """What each argument would get from a call with these."""
+        return {variable_of(node): value for node, value in self._bound(args, kwargs).items()}
+
+    def update_signature(self, *args: Any, **kwargs: Any) -> None:
+        """Give placeholders types: each a shape, a dictionary of shape and dynamic axes, or a variable."""
+        changes = {}
+        for node, given in self._bound(args, kwargs).items():
+            kind = given if isinstance(given, Mapping) else {"shape": given.shape if hasattr(given, "shape") else given}
+            changes[node] = typed(kind, node.name).node
+        self._roots = replace(self._roots, changes)
+        self._order = [changes.get(n, n) for n in self._order]
+
+    # ---- files ------------------------------------------------------------------------------------
+
+    def save(self, filename: str, format: Any = None) -> None:
+        """Write it: the graph as JSON, the tensors as safetensors, in one file.
+
+        Raises:
+            ValueError: it has a user's function, which no file can hold.
+            CompatError: another format.
+        """
+        from feedline.cntk._files import save
+
+        save(filename, self._roots, [v.node for v in self.arguments], format)
+
+    def restore(self, filename: str) -> None:
+        """Take the values of parameters and constants from a file of a function of the same graph.
+
+        Raises:
+            StateError: it is of another graph.
+        """
+        from feedline.cntk._files import load, take_values
+
+        take_values(self._roots, load(filename)[0])
+
+    @staticmethod
+    def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
+        """A function that `save` wrote.
+
+        Raises:
+            StateError: not such a file.
+        """
+        from feedline.cntk._files import load
+
+        return Function.of(*load(model))
+
+    def save_model(self, filename: str) -> None:
+        """Former name of `save`."""
+        self.save(filename)
+
+    def restore_model(self, filename: str) -> None:
+        """Former name of `restore`."""
+        self.restore(filename)
+
+
+def _found(node: Node) -> Any:
+    return variable_of(node) if node.is_leaf else Function.of([node])

@@ -1,0 +1,126 @@
+"""Operations that a script writes in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from feedline.cntk._feeding import arrays_of
+from feedline.cntk._nodes import node_of
+from feedline.cntk.ops._function import Function
+from feedline.cntk.variables import Variable, variable_of
+from feedline.graph import Node, apply
+
+
+class UserFunction(Function):
+    """An operation in Python: override `forward`, `backward` and `infer_outputs`.
+
+    Args:
+        inputs: variables it is applied to.
+        as_numpy: data as arrays, or else as torch tensors of rows.
+        attributes: kept.
+        name: its name.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(cls)
+
+    def __init__(self, inputs: Sequence[Any], as_numpy: bool = True, attributes: Any = None, name: str = "") -> None:
+        self._as_numpy = as_numpy
+        nodes = [node_of(x) for x in inputs]
+        self._user_inputs = [variable_of(n) for n in nodes]
+        self._take(nodes[:1], [])
+        self._user_outputs = [variable_of(v.node) for v in self.infer_outputs()]
+        call = apply("user", nodes, {"user": self}, name)
+        outputs = [v.node for v in self._user_outputs]
+        self._take(
+            [
+                apply("user_output", [call], {"index": i, "shape": n.shape, "axes": n.axes}, n.name or name)
+                for i, n in enumerate(outputs)
+            ],
+            [],
+            {"user_attributes": attributes},
+        )
+
+    @property
+    def user_inputs(self) -> list[Variable]:
+        """What it was applied to."""
+        return list(self._user_inputs)
+
+    def infer_outputs(self) -> list[Variable]:
+        """Output variables, made by `cntk.output_variable`.
+
+        Raises:
+            NotImplementedError: not overridden.
+        """
+        raise NotImplementedError("expected infer_outputs to be overridden: return [output_variable(...)]")
+
+    # CNTK calls these as it calls a function's own, with other arguments.
+    def forward(  # type: ignore[override]
+        self, argument: Any, outputs: Any = None, device: Any = None, outputs_to_retain: Any = None
+    ) -> Any:
+        """Compute: return ``(state, result)``; with several outputs fill ``outputs`` and return the state.
+
+        Raises:
+            NotImplementedError: not overridden.
+        """
+        raise NotImplementedError("expected forward to be overridden: return (state, result)")
+
+    def backward(  # type: ignore[override]
+        self, state: Any, root_gradients: Any, variables: Any = None
+    ) -> Any:
+        """Return the gradient of the only input; with several inputs fill ``variables``.
+
+        Raises:
+            NotImplementedError: not overridden.
+        """
+        raise NotImplementedError("expected backward to be overridden: return the gradient of the input")
+
+    def forward_rows(self, tensors: Sequence[Any], sequences: Sequence[Any], needs: Sequence[bool]) -> Any:
+        """(state, results): calls `forward` with data as CNTK hands it out."""
+        given = [self._given(x, s, v) for x, s, v in zip(tensors, sequences, self._user_inputs, strict=True)]
+        argument = given[0] if len(given) == 1 else given
+        many = len(self._roots) > 1
+        if many:
+            results: Any = dict.fromkeys(self._user_outputs)
+            state = self.forward(argument, results)
+            made = [results[v] for v in self._user_outputs]
+        else:
+            state, single = self.forward(argument)
+            made = [single]
+        return state, [self._taken(y, tensors[0], root, sequences) for y, root in zip(made, self._roots, strict=True)]
+
+    def backward_rows(self, state: Any, gradients: Sequence[Any], needs: Sequence[bool], sequences: Any) -> list[Any]:
+        """Gradients of the inputs: calls `backward`."""
+        own = sequences[0] if sequences else None
+        given = [self._given(g, own, v) for g, v in zip(gradients, self._user_outputs, strict=True)]
+        like = gradients[0]
+        if len(self._user_inputs) == 1 and len(given) == 1:
+            found: list[Any] = [self.backward(state, given[0])]
+        else:
+            slots: dict[Any, Any] = {v: None for v, n in zip(self._user_inputs, needs, strict=True) if n}
+            roots = given[0] if len(given) == 1 else dict(zip(self._user_outputs, given, strict=True))
+            self.backward(state, roots, slots)
+            found = [slots.get(v) for v in self._user_inputs]
+        return [
+            None if g is None or not n else self._taken(g, like, v.node, sequences)
+            for g, n, v in zip(found, needs, self._user_inputs, strict=True)
+        ]
+
+    def _given(self, rows: Any, sequences: Any, variable: Variable) -> Any:
+        from feedline.graph.packed import Packed as Rows
+
+        if not self._as_numpy:
+            return rows.detach()
+        return arrays_of(Rows(rows, sequences), variable.node)
+
+    def _taken(self, result: Any, like: Any, node: Node, sequences: Any) -> Any:
+        import numpy as np
+        import torch
+
+        if isinstance(result, torch.Tensor):
+            return result
+        if isinstance(result, (list, tuple)):
+            result = np.concatenate([np.asarray(r).reshape(-1, *node.shape) for r in result])
+        array = np.asarray(result)
+        return torch.from_numpy(np.array(array.reshape(-1, *node.shape) if node.axes else array)).to(like)

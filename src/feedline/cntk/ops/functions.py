@@ -1,0 +1,27 @@
+"""`cntk.ops.functions`: functions, blocks, and functions of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from feedline.cntk._names import explain
+from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.ops._function import CloneMethod, Function
+from feedline.cntk.ops._user_function import UserFunction
+
+__all__ = ["BlockFunction", "CloneMethod", "Function", "UserFunction", "load_model"]
+
+
+def load_model(model: str, device: DeviceDescriptor | None = None) -> Function:
+    """As `Function.load`."""
+    return Function.load(model, device)
+
+
+def BlockFunction(op_name: str, name: str = "") -> Callable[[Callable[..., Any]], Function]:
+    """A decorator as `Function`, whose graph is one block."""
+    return lambda f: Function(f, make_block=True, op_name=op_name, name=name)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.ops.functions", name)

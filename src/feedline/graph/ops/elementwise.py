@@ -1,0 +1,130 @@
+"""Operations on every element: arithmetic, comparisons, activations. Inputs broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from feedline.graph.node import Node
+from feedline.graph.ops.align import broadcasting, rowwise
+from feedline.graph.packed import Run
+from feedline.graph.registry import declare
+from feedline.graph.shapes import broadcast, from_end, same
+
+# The smallest positive number whose logarithm is taken; below it, as in CNTK, it stays the logarithm of this.
+SMALLEST_IN_LOG = 1e-37
+
+
+def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A comparison whose result is 1 or 0 of the operands' type."""
+    return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
+
+
+def _select(flag: torch.Tensor, if_true: torch.Tensor, if_false: torch.Tensor) -> torch.Tensor:
+    return torch.where(flag != 0, if_true, if_false)
+
+
+def _clip(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return torch.minimum(torch.maximum(x, low), high)
+
+
+def _leaky(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    return torch.where(x >= 0, x, slope * x)
+
+
+BROADCASTING = {
+    "plus": torch.add,
+    "minus": torch.sub,
+    "element_times": torch.mul,
+    "element_divide": torch.div,
+    "pow": torch.pow,
+    "log_add_exp": torch.logaddexp,
+    "element_max": torch.maximum,
+    "element_min": torch.minimum,
+    "equal": _truth(torch.eq),
+    "not_equal": _truth(torch.ne),
+    "less": _truth(torch.lt),
+    "less_equal": _truth(torch.le),
+    "greater": _truth(torch.gt),
+    "greater_equal": _truth(torch.ge),
+    "element_and": _truth(torch.logical_and),
+    "element_or": _truth(torch.logical_or),
+    "element_xor": _truth(torch.logical_xor),
+    "element_select": _select,
+    "clip": _clip,
+    "param_relu": lambda slope, x: _leaky(x, slope),
+}
+
+UNARY = {
+    "negate": torch.neg,
+    "reciprocal": torch.reciprocal,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "log": lambda x: torch.log(x.clamp_min(SMALLEST_IN_LOG)),
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "abs": torch.abs,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": lambda x: torch.floor(x + 0.5),
+    "sign": torch.sign,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "asin": torch.asin,
+    "acos": torch.acos,
+    "atan": torch.atan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "asinh": torch.asinh,
+    "atanh": torch.atanh,
+    "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "softsign": functional.softsign,
+    "selu": functional.selu,
+    "element_not": lambda x: torch.logical_not(x).to(x.dtype),
+    "stop_gradient": torch.detach,
+}
+
+for _name, _function in BROADCASTING.items():
+    declare(_name, broadcast, broadcasting(_function))
+for _name, _function in UNARY.items():
+    declare(_name, same, broadcasting(_function))
+
+declare("elu", same, rowwise(lambda node: lambda x: functional.elu(x, node.attributes.get("alpha", 1.0))))
+declare(
+    "leaky_relu", same, rowwise(lambda node: lambda x: functional.leaky_relu(x, node.attributes.get("alpha", 0.01)))
+)
+declare(
+    "hard_sigmoid",
+    same,
+    rowwise(lambda node: lambda x: (node.attributes["alpha"] * x + node.attributes["beta"]).clamp(0, 1)),
+)
+# What stands for a name or a block passes data through, sparse data too.
+declare("alias", same, lambda node: lambda batch, x, *others: x, axes=lambda site: site.types[0].axes)
+
+
+def _along(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        axis = node.attributes.get("axis", -1)
+        if axis is None:
+            # Over all axes of a sample together.
+            rank = len(node.shape)
+            return lambda x: function(x.flatten(x.ndim - rank) if rank else x[..., None], -1).reshape(x.shape)
+        dim = from_end(axis, len(node.shape))
+        return lambda x: function(x, dim)
+
+    return rowwise(make)
+
+
+def _hardmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_(dim, x.argmax(dim, keepdim=True), 1.0)
+
+
+declare("softmax", same, _along(torch.softmax))
+declare("log_softmax", same, _along(torch.log_softmax))
+declare("hardmax", same, _along(_hardmax))
