@@ -47,6 +47,7 @@ from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
 
 if _TYPE_CHECKING:
     from feedline.feed.loader import DataLoader, sample_rng
+    from feedline.runs import report
 
 __version__ = "0.1.0"
 
@@ -54,7 +55,7 @@ register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
 
 # What takes long to import, or needs torch, comes when somebody asks for it.
-_NAMES = {"DataLoader": "feedline.feed.loader", "sample_rng": "feedline.feed.loader"}
+_NAMES = {"DataLoader": "feedline.feed.loader", "sample_rng": "feedline.feed.loader", "report": "feedline.runs"}
 _ROOMS = ("kvstore", "train")
 
 
@@ -105,6 +106,7 @@ __all__ = [  # noqa: RUF022  # README order
     "UserMinibatch",
     "Feed",
     "register_exporter",
+    "report",
     "FeedlineError",
     "SchemaError",
     "DataError",
