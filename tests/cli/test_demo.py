@@ -173,7 +173,13 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert any("with 2 workers" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["loss.png", "loss.svg", "report.html"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "loss.png",
+        "loss.svg",
+        "report.html",
+        "run.jsonl",
+        "training.html",
+    ]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "resumed stream identical: yes" in (tmp_path / "out" / "report.html").read_text()
     assert naming(str(tmp_path)) == []

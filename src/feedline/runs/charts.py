@@ -5,7 +5,7 @@ A chart without numbers is left out. Nothing here draws; see `drawing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -13,7 +13,8 @@ from feedline.runs.feeding import Fed
 from feedline.runs.history import History, Span
 from feedline.runs.table import Number, Table, joined, thinned
 
-SAMPLES = "label samples"
+Pairs = Sequence[tuple[Number, Number | None]]
+_MAY_SPAN_DECADES = ("loss", "metric", "rate")  # of others, it is the zero that tells
 MOST_COLUMNS = 6  # as many as colours and dashes tell apart
 
 
@@ -45,9 +46,25 @@ class Chart:
 def learning_charts(history: History) -> list[Chart]:
     """Loss, metric and learning rates."""
     return [
-        *_line("loss", "Loss", "Average loss a label sample; lower is better.", "loss", _averages(history, "loss")),
-        *_line("metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")),
-        *_line("rate", "Learning rate", "Of each learner, at the end of each span.", "rate", _rates(history)),
+        *_line(
+            history.counts,
+            "loss",
+            "Loss",
+            "Average loss a label sample; lower is better.",
+            "loss",
+            _averages(history, "loss"),
+        ),
+        *_line(
+            history.counts, "metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")
+        ),
+        *_line(
+            history.counts,
+            "rate",
+            "Learning rate",
+            "Of each learner, at the end of each span.",
+            "rate",
+            _rates(history),
+        ),
     ]
 
 
@@ -55,20 +72,24 @@ def time_charts(history: History) -> list[Chart]:
     """Throughput, and what the time was spent on."""
     spans = history.spans
     speed = [(span.samples, span.counted / span.seconds) for span in spans if span.seconds > 0]
-    shares = {
-        name: [(span.samples, _percent(share(span))) for span in spans]
-        for name, share in (
-            ("waiting for data", lambda span: span.waiting),
-            ("evaluating", lambda span: span.evaluating),
-            ("saving", lambda span: span.saving),
-        )
-        if any(share(span) for span in spans) or name == "waiting for data"
+    shares: dict[str, Pairs] = {
+        "waiting for data": [(span.samples, _percent(span.waiting)) for span in spans],
+        "evaluating": [(span.samples, _percent(span.evaluating)) for span in spans],
+        "saving": [(span.samples, _percent(span.saving)) for span in spans],
     }
+    spent = {name: pairs for name, pairs in shares.items() if name.startswith("waiting") or any(p[1] for p in pairs)}
     return [
-        *_line("speed", "Throughput", "Label samples a second of wall time, over each span.", "samples/s",
-               {"throughput": speed}),
-        *_line("waiting", "Time not spent on training", "Shares of each span's wall time; the rest went into training.",
-               "%", shares),
+        *_line(
+            history.counts,
+            "speed",
+            "Throughput",
+            f"{history.counts.capitalize()} a second of wall time, over each span.",
+            "samples/s",
+            {"throughput": speed},
+        ),
+        *_line(
+            history.counts, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent
+        ),
     ]
 
 
@@ -77,15 +98,15 @@ def feed_charts(history: History) -> list[Chart]:
     fed = [(span.samples, span.fed) for span in history.spans if span.fed is not None and span.fed.minibatches]
     total = history.fed()
     sequences = (history.about.get("corpus") or {}).get("sequences")
-    sizes = {
+    sizes: dict[str, Pairs] = {
         "largest": [(at, one.largest) for at, one in fed],
         "mean": [(at, one.samples / one.minibatches) for at, one in fed],
         "smallest": [(at, one.smallest) for at, one in fed],
     }
     says = "Of the rows of a minibatch padded to its longest sequence, the share that is padding."
     found = [
-        *_line("sizes", "Minibatch sizes", "Samples in a minibatch, of each span; what this rank got.", "samples", sizes),
-        *_line("padding", "Padding", says, "%", _padding(fed, total)),
+        *_line(history.counts, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
+        *_line(history.counts, "padding", "Padding", says, "%", _padding(fed, total)),
         *_lengths(total),
     ]
     if sequences and sequences > 2:
@@ -94,14 +115,27 @@ def feed_charts(history: History) -> list[Chart]:
             "a full shuffle gives on average; and how many are neighbours in the corpus, too. A full shuffle shows "
             "about 100 % and 0 %, the order of the corpus about 0 % and 100 %."
         )
-        found += _line("mixing", "Shuffle quality", says, "%", {
-            "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
-            "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
-        })
+        found += _line(
+            history.counts,
+            "mixing",
+            "Shuffle quality",
+            says,
+            "%",
+            {
+                "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
+                "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
+            },
+        )
     held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
     if any(number for _, number in held):
-        found += _line("held", "Memory of the feed", "Decoded chunks held in private memory, at the end of each span.",
-                       "MB", {"held": held})
+        found += _line(
+            history.counts,
+            "held",
+            "Memory of the feed",
+            "Decoded chunks held in private memory, at the end of each span.",
+            "MB",
+            {"held": held},
+        )
     return found
 
 
@@ -114,11 +148,8 @@ def ragged_streams(fed: Fed | None) -> list[str]:
 
 
 def length_classes(count: int) -> list[str]:
-    """Names of the first ``count`` classes of lengths: 0, 1, 2–3, 4–7, …"""
-    return [str(k) if k < 2 else f"{1 << (k - 1)}–{(1 << k) - 1}" for k in range(count)]
-
-
-Pairs = list[tuple[Number, Number | None]]
+    """Names of the first ``count`` classes of lengths: 0, 1, 2-3, 4-7, …"""
+    return [str(k) if k < 2 else f"{1 << (k - 1)}-{(1 << k) - 1}" for k in range(count)]
 
 
 def _averages(history: History, what: str) -> dict[str, Pairs]:
@@ -163,18 +194,27 @@ def _lengths(total: Fed | None) -> list[Chart]:
     rows = tuple(row for row in table.rows if row.at >= first)
     labels = tuple(length_classes(classes)[int(row.at)] for row in rows)
     says = "Sequences by their number of samples, over the whole run; classes double in width."
-    return [Chart("lengths", "Lengths of sequences", says, "sequences", Table("samples", table.columns, rows, len(rows)),
-                  bars=True, labels=labels)]
+    return [
+        Chart(
+            "lengths",
+            "Lengths of sequences",
+            says,
+            "sequences",
+            Table("samples", table.columns, rows, len(rows)),
+            bars=True,
+            labels=labels,
+        )
+    ]
 
 
-def _line(key: str, title: str, says: str, unit: str, columns: dict[str, Pairs]) -> list[Chart]:
-    table = joined(SAMPLES, dict(list(columns.items())[:MOST_COLUMNS]))
+def _line(axis: str, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
+    table = joined(axis, dict(list(columns.items())[:MOST_COLUMNS]))
     if not table.rows:
         return []
     if len(columns) > MOST_COLUMNS:
         says += f" Shown are {MOST_COLUMNS} of {len(columns)}."
     numbers = table.numbers()
-    logarithmic = unit != "%" and min(numbers) > 0 and max(numbers) >= 100 * min(numbers)
+    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 0 and max(numbers) >= 100 * min(numbers)
     return [Chart(key, title, says, unit, thinned(table), logarithmic)]
 
 

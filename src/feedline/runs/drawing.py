@@ -36,7 +36,8 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
 {_legend(chart, bool(marks))}
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
-<div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(_told(chart))}">
+<div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
+aria-label="{escape(_told(chart))}">
 {"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}
 {"".join(f'<path class="mark" d="M{across(at):.1f} 0V1000"/>' for at in marks)}
 {drawn}
@@ -115,8 +116,8 @@ def _along(table: Table) -> Scale:
 
 def _upward(chart: Chart) -> Scale:
     numbers = chart.table.numbers()
-    if chart.bars:
-        return Scale(0.0, max(numbers))
+    if chart.bars or chart.unit == "%":
+        return Scale(min(0.0, *numbers), max(numbers))
     return Scale(min(numbers), max(numbers), chart.logarithmic)
 
 
@@ -191,9 +192,7 @@ def _axis(chart: Chart) -> str:
 def _thinned(table: Table) -> str:
     if table.total == len(table.rows):
         return ""
-    return (
-        f" Shown are {len(table.rows):,} of {table.total:,} rows: first, last, lowest and highest of each stretch."
-    )
+    return f" Shown are {len(table.rows):,} of {table.total:,} rows: first, last, lowest and highest of each stretch."
 
 
 def _told(chart: Chart) -> str:
@@ -203,7 +202,9 @@ def _told(chart: Chart) -> str:
         rows = [row for row in chart.table.rows if row.values[k] is not None]
         low, high = (choose(rows, key=lambda row: row.values[k] or 0) for choose in (min, max))
         first, last = rows[0], rows[-1]
-        ends = "" if chart.bars else f"from {exact(first.values[k])} at {exact(first.at)} to {exact(last.values[k])} at "
+        ends = (
+            "" if chart.bars else f"from {exact(first.values[k])} at {exact(first.at)} to {exact(last.values[k])} at "
+        )
         ends += "" if chart.bars else f"{exact(last.at)}, "
         said.append(f"{name}: {ends}lowest {_where(chart, low, k)}, highest {_where(chart, high, k)}")
     return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."

@@ -74,8 +74,9 @@ class Fed:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fed:
         """Of `to_json`."""
-        streams = {name: StreamLengths(**{**sums, "lengths": list(sums["lengths"])}) for name, sums in
-                   data["streams"].items()}
+        streams = {
+            name: StreamLengths(**{**sums, "lengths": list(sums["lengths"])}) for name, sums in data["streams"].items()
+        }
         return cls(**{**data, "streams": streams})
 
 

@@ -34,7 +34,7 @@ def _course(history: History) -> list[str]:
     if history.torn:
         lines = "1 line" if history.torn == 1 else f"{history.torn} lines"
         found.append(f"{lines} of the log could not be read, as a kill leaves them; nothing of it is shown.")
-    diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not _is_feed(history)]
+    diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
     if diverged:
         found.append(
             f"The loss was no finite number in {len(diverged)} of {len(history.spans)} spans, first at "
@@ -60,7 +60,8 @@ def _feed(run: Run) -> list[str]:
     history, fed, found = run.history, run.history.fed(), []
     skipped = max(history.skipped, run.quarantined.count)
     if skipped:
-        found.append(f"{skipped:,} sequences could not be read and were passed over: see errors.")
+        were = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
+        found.append(f"{were} unreadable and passed over: see errors.")
     for name in ragged_streams(fed):
         assert fed is not None
         stream = fed.streams[name]
@@ -78,7 +79,3 @@ def _feed(run: Run) -> list[str]:
                 "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
             )
     return found
-
-
-def _is_feed(history: History) -> bool:
-    return history.about.get("kind") == "bench"

@@ -99,10 +99,21 @@ class History:
     torn: int = 0
 
     @property
+    def is_feed(self) -> bool:
+        """Whether nothing was trained: the log is of ``feedline bench``."""
+        return self.about.get("kind") == "bench"
+
+    @property
+    def counts(self) -> str:
+        """What the axis counts."""
+        return "samples" if self.is_feed else "label samples"
+
+    @property
     def samples(self) -> int:
         """Label samples trained."""
-        return max((event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]),
-                   default=0)
+        return max(
+            (event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]), default=0
+        )
 
     @property
     def seconds(self) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from feedline import __version__
 from feedline.runs import page
 from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
-from feedline.runs.drawing import exact, figure
+from feedline.runs.drawing import figure
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
 
@@ -46,7 +46,7 @@ def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
 def html(run: Run) -> str:
     """The page."""
     history = run.history
-    is_feed = history.about.get("kind") == "bench"
+    is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
     restarts = history.restarts
     parts = [
@@ -66,17 +66,18 @@ def html(run: Run) -> str:
         for key, title, text in shown
     )
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
+    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="soft">{escape(_lead(run))}</p>
-<ul class="tiles">{"".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))}</ul>
+<ul class="tiles">{tiles}</ul>
 </header>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <main>
 {sections}
 </main>
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
-the pointer over them, or focus one and use the arrow keys; the numbers stand below each. Counts along charts are label
-samples of all workers; sizes, padding and order are those of the worker that wrote the log.</footer>"""
+the pointer over them, or focus one and use the arrow keys; the numbers stand below each. Sizes, padding, lengths and
+order are of what the worker got that wrote the log.</footer>"""
     return page.document(title, body)
 
 
@@ -91,12 +92,14 @@ def _charts(charts: list[Chart], restarts: list[int]) -> str:
 
 def _lead(run: Run) -> str:
     about, history = run.history.about, run.history
-    if about.get("kind") == "bench":
+    if history.is_feed:
         return f"{about.get('format', '')}, minibatches of at most {about.get('size')} samples, fed as fast as possible"
     model = f"{about['model']} of {about['parameters']:,} parameters, " if "model" in about else ""
-    times = [moment for moment in (about.get("time"), (history.ended or {}).get("time")) if moment]
-    when = " to ".join(_moment(moment) for moment in times)
-    return f"{model}{history.samples:,} label samples, {history.sweeps:,} sweeps{f', last process {when}' if when else ''}"
+    times = [_moment(time) for time in (about.get("time"), (history.ended or {}).get("time")) if time]
+    when = " to ".join(dict.fromkeys(times))
+    return (
+        f"{model}{history.samples:,} label samples, {history.sweeps:,} sweeps{f', last process {when}' if when else ''}"
+    )
 
 
 def _tiles(run: Run) -> list[tuple[str, str]]:
@@ -112,7 +115,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
             tiles.append((f"{last.loss:.4g}", f"{kind} loss{metric}"))
     if history.seconds:
         counted = sum(span.counted for span in history.spans)
-        tiles.append((f"{counted / history.seconds:,.0f}", "label samples a second"))
+        tiles.append((f"{counted / history.seconds:,.0f}", f"{history.counts} a second"))
         waiting = seconds_by_part(history.spans).get("waiting for data", 0.0) / history.seconds
         tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
     fed = history.fed()
@@ -153,7 +156,8 @@ def _errors(run: Run) -> str:
             "<p>No quarantine file lies beside the log: <code>MinibatchSource(..., quarantine=folder / "
             '"quarantine.jsonl")</code> puts it there.</p>'
         )
-    said += f"<p>{listed.count:,} different sequences are listed in {escape(', '.join(listed.files))}"
+    which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
+    said += f"<p>{which} listed in {escape(', '.join(listed.files))}"
     said += f"; these are the first {MOST_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
     columns = ("sequence", "path", "line", "byte", "stream", "reason")
     rows = [["" if line.get(name) is None else str(line[name]) for name in columns] for line in listed.first]
@@ -177,7 +181,9 @@ def _network(run: Run) -> str:
     if run.network is None:
         return ""
     model = run.history.about.get("model", "the network")
-    return f'<div class="card">{page.picture(run.network, f"Graph of {model}: layers and what flows between them")}</div>'
+    return (
+        f'<div class="card">{page.picture(run.network, f"Graph of {model}: layers and what flows between them")}</div>'
+    )
 
 
 def _about(run: Run) -> list[tuple[str, str]]:
@@ -190,10 +196,14 @@ def _about(run: Run) -> list[tuple[str, str]]:
         ("learners", ", ".join(about.get("learners", []))),
         ("workers", about.get("workers")),
         *((f"stream {name}", stream) for name, stream in (about.get("streams") or {}).items()),
-        *((f"{name} a sweep", exact(count)) for name, count in (about.get("corpus") or {}).items() if count is not None),
+        *((f"{name} a sweep", count) for name, count in (about.get("corpus") or {}).items()),
         *((name.replace("_", " "), value) for name, value in end.get("figures", {}).items()),
     ]
-    return [(name, str(value)) for name, value in rows if value not in (None, "")]
+    return [
+        (name, f"{value:.6g}" if isinstance(value, float) else str(value))
+        for name, value in rows
+        if value not in (None, "")
+    ]
 
 
 def _moment(time: float) -> str:

@@ -6,7 +6,7 @@ in the whole and in each stretch of the axis, in order; nothing is averaged, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Number = int | float
@@ -69,8 +69,7 @@ def _telling(rows: Sequence[Row], start: int, stop: int) -> set[int]:
     """The rows of a stretch that have the first, last, lowest or highest number of a column."""
     found: set[int] = set()
     for k in range(len(rows[0].values)):
-        there = [i for i in range(start, stop) if rows[i].values[k] is not None]
+        there = [(number, i) for i in range(start, stop) if (number := rows[i].values[k]) is not None]
         if there:
-            number: Callable[[int], Number] = lambda i, k=k: rows[i].values[k] or 0  # type: ignore[misc]
-            found |= {there[0], there[-1], min(there, key=number), max(there, key=number)}
+            found |= {there[0][1], there[-1][1], min(there)[1], max(there)[1]}
     return found

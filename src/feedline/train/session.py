@@ -593,9 +593,11 @@ class _Sums:
 
     def progress(self, number: int) -> Progress:
         seconds = self._seconds()
-        spent = (self.waited, self.evaluated, self.saved)
-        shares = (min(1.0, part / seconds) if seconds else 0.0 for part in spent)
-        return Progress(number, self.summary, self.minibatches, seconds, *shares, self.feeding.fed())
+        waiting, evaluating, saving = (
+            min(1.0, spent / seconds) if seconds else 0.0 for spent in (self.waited, self.evaluated, self.saved)
+        )
+        fed = self.feeding.fed()
+        return Progress(number, self.summary, self.minibatches, seconds, waiting, evaluating, saving, fed)
 
     def to_json(self) -> list[Any]:
         spent = [self.waited, self.evaluated, self.saved, self._seconds()]
@@ -603,8 +605,9 @@ class _Sums:
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> _Sums:
-        summary, minibatches, fed, *spent, seconds = data
-        return cls(_summary_from_json(summary), minibatches, *spent, Feeding(Fed.from_json(fed)), seconds)
+        summary, minibatches, fed, waited, evaluated, saved, seconds = data
+        feeding = Feeding(Fed.from_json(fed))
+        return cls(_summary_from_json(summary), minibatches, waited, evaluated, saved, feeding, seconds)
 
     def _seconds(self) -> float:
         return self._before + time.perf_counter() - self._began

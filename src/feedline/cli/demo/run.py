@@ -121,6 +121,7 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
         large = None
         if settings.large_bytes:
             large = feed_large(settings, folder, corpora, view)
+        shutil.copy(folder / "checkpoints" / "run.jsonl", out)
     losses = {"killed": killed.pop("losses"), "resumed": resumed.pop("losses")}
     return Outcome(asdict(settings), facts, losses, killed, resumed, proof, large, time.perf_counter() - began)
 

@@ -27,7 +27,7 @@ from feedline.cli.demo.ledger import LedgerWriter
 from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
 from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, data_parallel
-from feedline.train.report.base import Silent
+from feedline.train.report import JsonLines, Silent
 from feedline.train.session import Evaluated, Progress
 
 
@@ -166,7 +166,7 @@ def train(job: Job) -> dict[str, Any]:
         Recorded(source, LedgerWriter(Path(job.ledger))),
         job.size,
         progress=fl.minibatches(1),
-        reporters=[Teller(source)] if job.rank == 0 else [],
+        reporters=[Teller(source), JsonLines(Path(job.checkpoints) / "run.jsonl")] if job.rank == 0 else [],
         # (3) goes on from the newest checkpoint there, if there is one; nothing is read to get to its place
         saving=Saving(job.checkpoints, every=fl.minibatches(job.every)),
         test=Evaluation(held_out, size=8192),
