@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 
 def add_up(minibatches):
     """The JSON of `Fed`, from the lengths of each stream's sequences: a list of (ids, {stream: lengths}, samples)."""
@@ -13,7 +15,7 @@ def add_up(minibatches):
         total["minibatches"] += 1
         total["sequences"] += len(ids)
         total["samples"] += samples
-        for before, after in zip(ids, ids[1:], strict=False):
+        for before, after in itertools.pairwise(ids):
             total["pairs"] += 1
             total["neighbours"] += after == before + 1
             total["jumps"] += abs(after - before)
