@@ -77,7 +77,7 @@ def test_validations_and_updates_share_the_chart(tmp_path):
 
 def test_a_run_that_went_on_is_counted_once(tmp_path):
     """Lines beyond the place where it went on are the second process's; a torn one is told of, not shown."""
-    first = [start(), *(progress(at, loss=9.0, seconds=1.0) for at in (100, 200, 300))]
+    first = [start(), *(progress(at, loss=9.0, seconds=1.0) for at in (100, 200, 310))]
     second = [start(200), progress(300, loss=3.0, seconds=1.0), progress(400, loss=4.0, seconds=1.0)]
     path = write(tmp_path / "run.jsonl", first, torn='{"event": "progr\n')
     path.write_text(path.read_text() + "".join(json.dumps(line) + "\n" for line in second) + '{"event"')
@@ -183,6 +183,10 @@ def test_quarantined_sequences_are_listed_once(tmp_path):
     text = page_of(tmp_path).text
     assert "61 different sequences are listed in quarantine-rank0.jsonl, quarantine-rank1.jsonl" in text
     assert "the first 50" in text
+    for rank in range(2):
+        text = "".join(json.dumps({"sequence": i, **line}) + "\n" for i in range(3))
+        (tmp_path / f"quarantine-rank{rank}.jsonl").write_text(text)
+    assert page_of(tmp_path).text.count("a.ctf") == 3
 
 
 def test_checkpoints_say_whether_they_are_kept(tmp_path):

@@ -96,10 +96,9 @@ def _lead(run: Run) -> str:
         return f"{about.get('format', '')}, minibatches of at most {about.get('size')} samples, fed as fast as possible"
     model = f"{about['model']} of {about['parameters']:,} parameters, " if "model" in about else ""
     times = [_moment(time) for time in (about.get("time"), (history.ended or {}).get("time")) if time]
-    when = " to ".join(dict.fromkeys(times))
-    return (
-        f"{model}{history.samples:,} label samples, {history.sweeps:,} sweeps{f', last process {when}' if when else ''}"
-    )
+    when = f", last process {' to '.join(dict.fromkeys(times))}" if times else ""
+    sweeps = "1 sweep" if history.sweeps == 1 else f"{history.sweeps:,} sweeps"
+    return f"{model}{history.samples:,} label samples, {sweeps}{when}"
 
 
 def _tiles(run: Run) -> list[tuple[str, str]]:
@@ -133,7 +132,6 @@ def _spent(run: Run) -> str:
     whole = sum(parts.values())
     if not whole:
         return ""
-    # Colours are given out by place, so that a part keeps its own where another one is missing.
     shares = [(f"s{1 + k % 6}", name, seconds, seconds / whole) for k, (name, seconds) in enumerate(parts.items())]
     bars = "".join(f'<div class="{kind}" style="flex:{share:.5f}"></div>' for kind, _, _, share in shares)
     legend = "".join(
