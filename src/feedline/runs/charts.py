@@ -47,18 +47,16 @@ def learning_charts(history: History) -> list[Chart]:
     """Loss, metric and learning rates."""
     return [
         *_line(
-            history.counts,
+            history,
             "loss",
             "Loss",
             "Average loss a label sample; lower is better.",
             "loss",
             _averages(history, "loss"),
         ),
+        *_line(history, "metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")),
         *_line(
-            history.counts, "metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")
-        ),
-        *_line(
-            history.counts,
+            history,
             "rate",
             "Learning rate",
             "Of each learner, at the end of each span.",
@@ -80,16 +78,14 @@ def time_charts(history: History) -> list[Chart]:
     spent = {name: pairs for name, pairs in shares.items() if name.startswith("waiting") or any(p[1] for p in pairs)}
     return [
         *_line(
-            history.counts,
+            history,
             "speed",
             "Throughput",
             f"{history.counts.capitalize()} a second of wall time, over each span.",
             "samples/s",
             {"throughput": speed},
         ),
-        *_line(
-            history.counts, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent
-        ),
+        *_line(history, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent),
     ]
 
 
@@ -105,8 +101,8 @@ def feed_charts(history: History) -> list[Chart]:
     }
     says = "Of the rows of a minibatch padded to its longest sequence, the share that is padding."
     found = [
-        *_line(history.counts, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
-        *_line(history.counts, "padding", "Padding", says, "%", _padding(fed, total)),
+        *_line(history, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
+        *_line(history, "padding", "Padding", says, "%", _padding(fed, total)),
         *_lengths(total),
     ]
     if sequences and sequences > 2:
@@ -116,7 +112,7 @@ def feed_charts(history: History) -> list[Chart]:
             "about 100 % and 0 %, the order of the corpus about 0 % and 100 %."
         )
         found += _line(
-            history.counts,
+            history,
             "mixing",
             "Shuffle quality",
             says,
@@ -129,7 +125,7 @@ def feed_charts(history: History) -> list[Chart]:
     held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
     if any(number for _, number in held):
         found += _line(
-            history.counts,
+            history,
             "held",
             "Memory of the feed",
             "Decoded chunks held in private memory, at the end of each span.",
@@ -207,8 +203,8 @@ def _lengths(total: Fed | None) -> list[Chart]:
     ]
 
 
-def _line(axis: str, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
-    table = joined(axis, dict(list(columns.items())[:MOST_COLUMNS]))
+def _line(history: History, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
+    table = joined(history.counts, dict(list(columns.items())[:MOST_COLUMNS]))
     if not table.rows:
         return []
     if len(columns) > MOST_COLUMNS:

@@ -1,7 +1,7 @@
 """A run's log as numbers: one row an event of a kind, in order of label samples.
 
-Lines of older logs lack what was not written then; their fields are None. Cost: about a kilobyte a progress line, a
-hundred bytes an update.
+Lines of older logs lack what was not written then; their fields are None. Cost: about a
+kilobyte a progress line, half of that an update.
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ class History:
         path: of the log.
         about: the latest "start" line.
         restarts: label samples at which a process went on where another had been.
+        spans: progress lines.
         averages: updates, validations and tests.
+        saved: checkpoints.
         ended: the "end" line, if nothing came after it.
+        skipped: how often an unreadable sequence was passed over, by all processes.
+        sweeps: trained when the last process began or ended.
         lines, torn: of the file; torn ones were cut off by a kill.
     """
 
