@@ -10,10 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 from feedline import _facades
-from feedline.mxnet import base, context, kvstore, ndarray, optimizer
+from feedline.mxnet import (
+    attribute,
+    base,
+    context,
+    executor,
+    name,
+    kvstore,
+    ndarray,
+    optimizer,
+    symbol,
+    visualization,
+)
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
+from feedline.mxnet import symbol as sym
+from feedline.mxnet import visualization as viz
 from feedline.mxnet._names import explain
+from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 

@@ -7,7 +7,6 @@ from feedline._facades import Names
 from feedline._facades import alike as _all
 
 _NETWORKS = "write the model in torch.nn, and push its gradients to `fl.kvstore.create(...)`"
-_DRAWING = "draw torch models with torch's own tools; graphs of old scripts are not built yet"
 _FEEDING = "use `fl.MinibatchSource` over a store, CTF or Parquet"
 _ARRAYS = "use torch: `array.tensor` is the tensor beneath an NDArray"
 _RULES = "use `feedline.train`, or register a rule with `feedline.kvstore.register_optimizer`"
@@ -20,16 +19,14 @@ def explain(module: str, name: str) -> Exception:
 
 NAMES: dict[str, Names] = {
     "mxnet": Names(
-        provided="Context MXNetError base context cpu cpu_pinned current_context gpu kv kvstore nd ndarray num_gpus "
-        "optimizer",
+        provided="AttrScope Context MXNetError attribute base context cpu cpu_pinned current_context executor gpu init "
+        "initializer io kv kvstore metric name nd ndarray num_gpus optimizer sym symbol visualization viz",
         absent={
             **_all(
-                "attribute autograd gluon init initializer metric mod model module monitor name np npx operator rtc "
-                "sym symbol",
+                "autograd gluon mod model module monitor np npx operator rtc",
                 _NETWORKS,
             ),
-            **_all("viz visualization", _DRAWING),
-            **_all("image io recordio", _FEEDING),
+            **_all("image recordio", _FEEDING),
             **_all("callback lr_scheduler", "use schedules and reporters of `feedline.train`"),
             **_all("contrib random rnd test_utils", _ARRAYS),
             "kvstore_server": "servers are started by the store that needs them",
@@ -37,11 +34,22 @@ NAMES: dict[str, Names] = {
         },
         added={"install": "make `import mxnet` mean this façade in this process"},
     ),
+    "mxnet.attribute": Names(provided="AttrScope AttrScope.get", added={"AttrScope.current": "the innermost"}),
     "mxnet.base": Names(provided="MXNetError"),
     "mxnet.context": Names(
         provided="Context current_context gpu num_gpus",
         approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
         added={"Context.device": "the `torch.device`"},
+    ),
+    "mxnet.executor": Names(
+        provided="Executor Executor.arg_arrays Executor.arg_dict Executor.aux_arrays Executor.aux_dict "
+        "Executor.copy_params_from Executor.forward Executor.grad_arrays Executor.grad_dict Executor.output_dict",
+        approximated={
+            "Executor.backward": "after `forward(is_train=True)`; an output that is no loss needs `out_grads` (MXNet: "
+            "whatever lies in memory)",
+            "Executor.outputs": "fresh arrays after each `forward`",
+            "Executor.reshape": "arrays of another shape are fresh zeros, never a part of the old ones",
+        },
     ),
     "mxnet.kvstore": Names(
         provided="KVStore KVStore.broadcast KVStore.is_capable KVStore.num_workers KVStore.rank KVStore.type",
@@ -76,6 +84,10 @@ NAMES: dict[str, Names] = {
             "KVStore.set_updater": "as `_set_updater`, whose name it was before 1.0; str keys reach an updater as str "
             "(MXNet: bytes); `None` goes back to assigning",
         },
+    ),
+    "mxnet.name": Names(
+        provided="NameManager NameManager.get Prefix Prefix.get",
+        added={"NameManager.current": "the innermost"},
     ),
     "mxnet.ndarray": Names(
         provided="NDArray NDArray.as_in_context NDArray.asnumpy NDArray.asscalar NDArray.astype NDArray.context "
@@ -131,6 +143,17 @@ NAMES: dict[str, Names] = {
             ),
             **_all("contrib", _RULES),
             "register": "use `feedline.kvstore.register_optimizer`",
+        },
+    ),
+    "mxnet.symbol": Names(
+        provided="OPS",
+    ),
+    "mxnet.visualization": Names(
+        provided="plot_network",
+        mended={
+            "print_summary": "parameters are counted from their shapes, shared ones once (MXNet: from channels, wrong "
+            "after a feature map and without shapes), all data variables are shown, and no network fails; "
+            "`exact_mxnet=True` gives MXNet's text",
         },
     ),
 }
