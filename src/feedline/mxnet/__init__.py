@@ -15,13 +15,17 @@ from feedline.mxnet import (
     base,
     context,
     executor,
-    name,
+    initializer,
+    io,
     kvstore,
+    metric,
+    name,
     ndarray,
     optimizer,
     symbol,
     visualization,
 )
+from feedline.mxnet import initializer as init
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
 from feedline.mxnet import symbol as sym
@@ -34,21 +38,33 @@ from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gp
 __version__ = "1.9.1"
 
 __all__ = [
+    "AttrScope",
     "Context",
     "MXNetError",
+    "attribute",
     "base",
     "context",
     "cpu",
     "cpu_pinned",
     "current_context",
+    "executor",
     "gpu",
+    "init",
+    "initializer",
     "install",
+    "io",
     "kv",
     "kvstore",
+    "metric",
+    "name",
     "nd",
     "ndarray",
     "num_gpus",
     "optimizer",
+    "sym",
+    "symbol",
+    "visualization",
+    "viz",
 ]
 
 

@@ -20,9 +20,9 @@ from feedline.mxnet._names import explain
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context
 from feedline.mxnet.ndarray import NDArray
-from feedline.mxnet.symbol._infer import infer_shapes, infer_types
+from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, told
 from feedline.mxnet.symbol._lower import lower
-from feedline.mxnet.symbol._node import Entry, Node
+from feedline.mxnet.symbol._node import Entry, Node, variables
 from feedline.mxnet.symbol._symbol import Symbol
 
 __all__ = ["Executor"]
@@ -46,25 +46,29 @@ class Executor:
         self._symbol, self._ctx, self._requests = symbol, ctx, requests
         self.arg_arrays, self.grad_arrays, self.aux_arrays = arguments, gradients, states
         self.outputs: list[NDArray] = []
-        self._arguments, self._states = symbol.variables()
-        held = dict(zip((*self._arguments, *self._states), (*arguments, *states), strict=True))
-        shapes = infer_shapes(symbol.entries, {node: array.shape for node, array in held.items() if array})
+        self._arguments, self._states = variables(symbol.entries)
+        held = self._held = dict[Node, NDArray]()
+        for node, array in zip((*self._arguments, *self._states), (*arguments, *states), strict=True):
+            if array is None:
+                raise MXNetError(f"expected an array for `{node.name}`, got none")
+            held[node] = array
+        shapes = infer_shapes(symbol.entries, {node: array.shape for node, array in held.items()})
         self._check(held, shapes)
-        types = {node: np.dtype(array.dtype).name for node, array in held.items() if array is not None}
+        types = {node: np.dtype(array.dtype).name for node, array in held.items()}
         roots, self._leaves = lower(symbol.entries, shapes, types)
         self._network = Network(roots)
         self._tracked: dict[int, Any] | None = None
         self._results: list[Any] = []
 
-    def _check(self, held: Mapping[Node, NDArray | None], shapes: Any) -> None:
+    def _check(self, held: Mapping[Node, NDArray], shapes: Found) -> None:
         for node, array in held.items():
-            if array is None:
-                raise MXNetError(f"expected an array for `{node.name}`, got none")
             if shapes.shape(node) != array.shape:
                 raise MXNetError(f"expected shape {shapes.shape(node)} for `{node.name}`, got {array.shape}")
-        for node, array, gradient in zip(self._arguments, self.arg_arrays, self.grad_arrays, strict=True):
-            if gradient is not None and array is not None and gradient.shape != array.shape:
-                raise MXNetError(f"expected a gradient of shape {array.shape} for `{node.name}`, got {gradient.shape}")
+        for node, gradient in zip(self._arguments, self.grad_arrays, strict=True):
+            if gradient is not None and gradient.shape != held[node].shape:
+                raise MXNetError(
+                    f"expected a gradient of shape {held[node].shape} for `{node.name}`, got {gradient.shape}"
+                )
 
     # ---- arrays by name -------------------------------------------------------------------------------------
 
@@ -93,7 +97,10 @@ class Executor:
         return _by_name(self._symbol.list_outputs(), self.outputs)
 
     def copy_params_from(
-        self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None, allow_extra_params: bool = False
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
     ) -> None:
         """Write arrays into arguments and states of these names.
 
@@ -137,13 +144,11 @@ class Executor:
         feeds: dict[Any, Packed] = {}
         self._tracked = {} if is_train else None
         device = self._ctx.device
-        for i, node in enumerate((*self._arguments, *self._states)):
-            array = (*self.arg_arrays, *self.aux_arrays)[i]
-            assert array is not None
+        requests = self._requests + ["null"] * len(self._states)
+        for i, ((node, array), request) in enumerate(zip(self._held.items(), requests, strict=True)):
             tensor = array.tensor.detach().to(device)
-            if self._tracked is not None and i < len(self._requests) and self._requests[i] != "null":
-                if tensor.is_floating_point():
-                    self._tracked[i] = tensor.requires_grad_()
+            if self._tracked is not None and request != "null" and tensor.is_floating_point():
+                self._tracked[i] = tensor.requires_grad_()
             feeds[self._leaves[node]] = Packed(tensor)
         self._network.train(is_train)
         with torch.set_grad_enabled(is_train):
@@ -216,7 +221,9 @@ class Executor:
         for name, shape, array, gradient in zip(names, shapes, self.arg_arrays, self.grad_arrays, strict=True):
             assert array is not None
             if shape != array.shape and not partial_shaping and name not in kwargs:
-                raise MXNetError(f"expected `{name}` to keep shape {array.shape}, got {shape}; pass partial_shaping=True")
+                raise MXNetError(
+                    f"expected `{name}` to keep shape {array.shape}, got {shape}; pass partial_shaping=True"
+                )
             fits = shape == array.shape
             arguments.append(array if fits else nd.zeros(shape, self._ctx, array.dtype))
             gradients.append(gradient if fits or gradient is None else nd.zeros(shape, self._ctx, gradient.dtype))
@@ -289,12 +296,12 @@ def simple_bind(
     symbol: Symbol, ctx: Any, grad_req: Any, type_dict: Mapping[str, Any], shapes: Mapping[str, Any]
 ) -> Executor:
     """See `Symbol.simple_bind`."""
-    arguments, states = symbol.variables()
-    found = infer_shapes(symbol.entries, symbol.given((), shapes, tuple))
+    arguments, states = variables(symbol.entries)
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shapes, tuple))
     unknown = [node.name for node in (*arguments, *states) if not found.knows(node)]
     if unknown:
         raise MXNetError(f"simple_bind error: expected shapes that suffice, got {dict(shapes)}; unknown: {unknown}")
-    told = symbol.given((), type_dict, lambda dtype: np.dtype(dtype).name)
+    told = told(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
     if not type_dict:
         told = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
     types = infer_types(symbol.entries, told, "float32")

@@ -18,7 +18,7 @@ import numpy as np
 
 from feedline.mxnet._names import explain
 from feedline.mxnet.symbol import Symbol
-from feedline.mxnet.symbol._infer import infer_shapes
+from feedline.mxnet.symbol._infer import infer_shapes, told
 from feedline.mxnet.symbol._node import Node, topological
 
 __all__ = ["plot_network", "print_summary"]
@@ -241,7 +241,7 @@ class _Table:
 
 def _print_rows(symbol: Symbol, shape: Mapping[str, Any] | None, table: _Table) -> None:
     order = topological(symbol.entries)
-    found = infer_shapes(symbol.entries, symbol.given((), shape or {}, tuple))
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shape or {}, tuple))
     parameters, aside = _roles(order)
     counted: set[Node] = set()
     total, known = 0, True

@@ -1,4 +1,4 @@
-"""Operators that arrange: shapes, slices, joins, look-ups, and arrays made of nothing."""
+"""Operators that arrange: shapes, slices, joins, repetitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Shape, Site, define
-from feedline.mxnet.symbol._parameters import Parameter, dims, dtype, ends, flag, integer, optional, real, text, word
+from feedline.mxnet.symbol._parameters import Parameter, dims, ends, flag, integer, optional, real, word
 
 
 def _flat(site: Site) -> None:
@@ -124,9 +124,7 @@ def _expanded(site: Site) -> None:
         site.put_out((*shape[:at], 1, *shape[at:]))
 
 
-define(
-    "expand_dims", "data", _expanded, lambda p, training, x: x.unsqueeze(p.axis), {"axis": Parameter(integer)}
-)
+define("expand_dims", "data", _expanded, lambda p, training, x: x.unsqueeze(p.axis), {"axis": Parameter(integer)})
 
 
 def _squeezed(site: Site) -> None:
@@ -237,15 +235,17 @@ define(
 
 def _joined(site: Site) -> None:
     shapes = [s for s in site.ins if s is not None]
-    if not shapes:
+    if not shapes or len({len(s) for s in shapes}) > 1:
+        if shapes:
+            site.refuse(f"expected arrays of as many axes, got {shapes}")
         return
     axis = site.axis(site.p.dim, len(shapes[0]))
-    around = shapes[0][:axis] + (0,) + shapes[0][axis + 1 :]
+    around = [0 if i == axis else max(lengths) for i, lengths in enumerate(zip(*shapes, strict=True))]
     for i in range(len(site.ins)):
-        site.put_in(i, around)
-    around = next((s[:axis] + (0,) + s[axis + 1 :] for s in site.ins if s is not None and s.count(0) <= 1), around)
+        site.put_in(i, tuple(around))
     parts = [s[axis] for s in site.ins if s is not None]
-    site.put_out((*around[:axis], sum(parts) if all(parts) else 0, *around[axis + 1 :]))
+    around[axis] = sum(parts) if all(parts) else 0
+    site.put_out(tuple(around))
 
 
 define(
@@ -349,112 +349,3 @@ define(
         "constant_value": Parameter(real, 0.0),
     },
 )
-
-# ---- look-ups -----------------------------------------------------------------------------------------------
-
-
-def _taken(site: Site) -> None:
-    a, indices = site.full(0), site.full(1)
-    if a is not None and indices is not None:
-        axis = site.axis(site.p.axis, len(a))
-        site.put_out((*a[:axis], *indices, *a[axis + 1 :]))
-
-
-def _take(p: Any, training: bool, a: Any, indices: Any) -> Any:
-    axis = p.axis % a.dim()
-    rows = indices.to(torch.int64)
-    rows = rows % a.shape[axis] if p.mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
-    found = a.index_select(axis, rows.reshape(-1))
-    return found.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
-
-
-define(
-    "take",
-    "a indices",
-    _taken,
-    _take,
-    {"axis": Parameter(integer, 0), "mode": Parameter(word("clip", "wrap"), "clip")},
-    free="indices",
-)
-
-
-def _picked(site: Site) -> None:
-    shape = site.full()
-    if shape is not None:
-        axis = site.axis(site.p.axis, len(shape))
-        rest = (*shape[:axis], *shape[axis + 1 :])
-        if site.ins[1] is None:
-            site.put_in(1, rest)
-        site.put_out((*shape[:axis], 1, *shape[axis + 1 :]) if site.p.keepdims else rest or (1,))
-
-
-def _pick(p: Any, training: bool, x: Any, index: Any) -> Any:
-    axis = p.axis % x.dim()
-    kept = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
-    found = x.gather(axis, index.to(torch.int64).clamp(0, x.shape[axis] - 1).reshape(kept))
-    return found if p.keepdims or x.dim() == 1 else found.squeeze(axis)
-
-
-define(
-    "pick",
-    "data index",
-    _picked,
-    _pick,
-    {"axis": Parameter(integer, -1), "keepdims": Parameter(flag, False)},
-    free="index",
-)
-
-
-def _one_hot_shape(site: Site) -> None:
-    if site.ins[0] is not None:
-        site.put_out((*site.ins[0], site.p.depth))
-
-
-def _one_hot(p: Any, training: bool, indices: Any) -> Any:
-    hot = indices.to(torch.int64)[..., None] == torch.arange(p.depth, device=indices.device)
-    on = torch.full((), p.on_value, dtype=getattr(torch, p.dtype), device=indices.device)
-    return torch.where(hot, on, torch.full_like(on, p.off_value))
-
-
-define(
-    "one_hot",
-    "indices",
-    _one_hot_shape,
-    _one_hot,
-    {
-        "depth": Parameter(integer),
-        "on_value": Parameter(real, 1.0),
-        "off_value": Parameter(real, 0.0),
-        "dtype": Parameter(dtype, "float32"),
-    },
-    free="indices",
-    dtype=lambda p: str(p.dtype),
-)
-
-# ---- out of nothing -----------------------------------------------------------------------------------------
-
-
-def _given(site: Site) -> None:
-    site.put_out(site.p.shape)
-
-
-_MADE = {"shape": Parameter(dims), "dtype": Parameter(dtype, "float32"), "ctx": Parameter(text, "")}
-
-for _name, _number in (("_zeros", 0), ("_ones", 1)):
-    define(
-        _name,
-        "",
-        _given,
-        lambda p, training, n=_number: torch.full(p.shape, n, dtype=getattr(torch, p.dtype)),
-        _MADE,
-        dtype=lambda p: str(p.dtype),
-    )
-
-define(
-    "broadcast_like",
-    "lhs rhs",
-    lambda site: site.put_out(site.ins[1]) if site.ins[1] is not None else None,
-    lambda p, training, x, like: x.expand(like.shape),
-)
-define("reshape_like", "lhs rhs", lambda site: site.put_out(site.ins[1]) if site.ins[1] is not None else None,
-       lambda p, training, x, like: x.reshape(like.shape))

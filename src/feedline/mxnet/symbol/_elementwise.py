@@ -38,7 +38,7 @@ def _remainder(a: Any, b: Any) -> Any:
 
 
 # By MXNet's word: aliases of the operator on equal shapes, the broadcasting ones, and the operation of the graph.
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, tuple[str, str, str | Callable[..., Any]]] = {
     "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", "plus"),
     "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", "minus"),
     "mul": ("elemwise_mul _mul _Mul", "broadcast_mul", "element_times"),
@@ -231,6 +231,8 @@ define(
     ),
     {"scalar": Parameter(real, 1.0)},
 )
+
+
 def _where_shape(site: Site) -> None:
     for shape in (site.ins[1], site.ins[2], site.outs[0]):
         if shape is not None:
@@ -259,6 +261,4 @@ def _sum_of_all(p: Any, training: bool, *tensors: Any) -> Any:
     return total
 
 
-define(
-    "add_n ElementWiseSum element_wise_sum", "*", same, _sum_of_all, {"num_args": Parameter(int)}
-)
+define("add_n ElementWiseSum element_wise_sum", "*", same, _sum_of_all, {"num_args": Parameter(int)})

@@ -6,11 +6,12 @@ from above (a sum gives its terms). The time is linear in nodes for each round, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._node import Entry, Node, topological
+from feedline.mxnet.symbol._node import Entry, Node, topological, variables
 from feedline.mxnet.symbol._operator import Shape, Site
 from feedline.mxnet.symbol._parameters import dims
 
@@ -45,7 +46,34 @@ class Found:
 
 
 def _key(entry: Entry | Node) -> tuple[Node, int]:
-    return (entry, 0) if isinstance(entry, Node) else (entry.node, entry.index)
+    return (entry, 0) if isinstance(entry, Node) else (entry.node, entry.output)
+
+
+def told(
+    outputs: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]
+) -> dict[Node, Any]:
+    """What was said of variables, by node; None says nothing.
+
+    Raises:
+        ValueError: by position and by name at once.
+        MXNetError: a name that is no variable.
+    """
+    if args and kwargs:
+        raise ValueError("Can only specify known argument shapes either by positional or kwargs way.")
+    arguments, states = variables(outputs)
+    if len(args) > len(arguments):
+        raise MXNetError(f"expected at most {len(arguments)} arguments, got {len(args)}")
+    pairs = zip(arguments, args, strict=False)
+    if kwargs:
+        known = {node.name for node in (*arguments, *states)}
+        for key in kwargs:
+            if key not in known:
+                listed = " ".join(f"[{i}]{node.name}" for i, node in enumerate(arguments))
+                raise MXNetError(
+                    f"MXNetError: InferShapeKeyword argument name {key} not found. Candidate arguments: {listed}"
+                )
+        return {node: read(kwargs[node.name]) for node in (*arguments, *states) if kwargs.get(node.name) is not None}
+    return {node: read(value) for node, value in pairs if value is not None}
 
 
 def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found:
@@ -103,10 +131,10 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
                 found.types[node, 0] = name
     working = [node for node in order if node.operator is not None]
     while True:
-        if any([_unify(node, found) for node in (*working, *reversed(working))]):
+        if sum(_unify(node, found) for node in (*working, *reversed(working))):
             continue
         # Indices and labels that nobody told take the type of what they are used with.
-        if not any([_settle(node, found, default) for node in working]):
+        if not sum(_settle(node, found, default) for node in working):
             return found
 
 

@@ -22,7 +22,9 @@ from feedline.mxnet.symbol._node import Entry, Node, topological
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
 
 
-def lower(entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
+def lower(
+    entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]
+) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
     """Graph nodes of the outputs, and the input leaf of each variable.
 
     Args:
@@ -37,7 +39,7 @@ def lower(entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]) ->
             leaf = input_node(shapes.shape(node) or (), (), node.name, dtype=types[node])
             leaves[node] = made[node, 0] = leaf
             continue
-        below = [made[entry.node, entry.index] for entry in node.inputs]
+        below = [made[entry.node, entry.output] for entry in node.inputs]
         if isinstance(node.operator.run, str):
             made[node, 0] = apply(node.operator.run, below, {}, node.name)
             continue
@@ -48,7 +50,7 @@ def lower(entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]) ->
         for i in range(node.visible):
             place = {"index": i, "shape": shapes.shapes[node, i]}
             made[node, i] = apply("mxnet.output", [whole], place, node.output_name(i)) if several else whole
-    return [made[entry.node, entry.index] for entry in entries], leaves
+    return [made[entry.node, entry.output] for entry in entries], leaves
 
 
 def _shape(site: GraphSite) -> Shape:

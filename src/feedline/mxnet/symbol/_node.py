@@ -1,7 +1,7 @@
 """Nodes of symbols: variables and applications of operators, with their settings as text.
 
-Unlike nodes of `feedline.graph` they know no shapes: a symbol gets them when it is asked or bound, and then becomes such
-a graph (`_lower`). An entry is one output of a node, and which version of it is meant: states count their writers.
+Unlike nodes of `feedline.graph` they know no shapes: a symbol gets them when it is asked or bound, and then becomes
+such a graph (`_lower`). An entry is one output of a node, and which version of it is meant: states count their writers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     """One output of a node."""
 
     node: Node
-    index: int = 0
+    output: int = 0
     version: int = 0
 
 
@@ -100,9 +100,9 @@ def topological(outputs: Iterable[Entry]) -> list[Node]:
     return order
 
 
-def variables(order: Iterable[Node]) -> tuple[list[Node], list[Node]]:
+def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:
     """Variables that are arguments, and those that are states of operators."""
-    nodes = list(order)
+    nodes = topological(outputs)
     states = {s for node in nodes if node.operator is not None for s in node.slots(node.operator.states)}
     leaves = [node for node in nodes if node.operator is None]
     return [n for n in leaves if n not in states], [n for n in leaves if n in states]
@@ -111,7 +111,7 @@ def variables(order: Iterable[Node]) -> tuple[list[Node], list[Node]]:
 def as_state(entry: Entry) -> Entry:
     """The entry of a variable that one more operator writes to."""
     entry.node.version += 1
-    return Entry(entry.node, entry.index, entry.node.version)
+    return Entry(entry.node, entry.output, entry.node.version)
 
 
 def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[Entry, ...]:
@@ -119,7 +119,7 @@ def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[En
     became: dict[Node, Node] = {}
 
     def moved(entry: Entry) -> Entry:
-        return replace.get(entry.node) or Entry(became[entry.node], entry.index, entry.version)
+        return replace.get(entry.node) or Entry(became[entry.node], entry.output, entry.version)
 
     for node in topological(outputs):
         copy = Node(node.operator, node.name, node.attributes, [moved(e) for e in node.inputs])
@@ -140,7 +140,7 @@ def to_json(outputs: Sequence[Entry]) -> str:
         entry: dict[str, Any] = {"op": "null" if node.operator is None else node.operator.name, "name": node.name}
         if node.attributes:
             entry["attrs"] = dict(sorted(node.attributes.items()))
-        entry["inputs"] = [[number[e.node], e.index, e.version] for e in node.inputs]
+        entry["inputs"] = [[number[e.node], e.output, e.version] for e in node.inputs]
         nodes.append(entry)
         rows.append(rows[-1] + node.visible + node.hidden)
     return json.dumps(
@@ -148,7 +148,7 @@ def to_json(outputs: Sequence[Entry]) -> str:
             "nodes": nodes,
             "arg_nodes": [i for i, node in enumerate(order) if node.operator is None],
             "node_row_ptr": rows,
-            "heads": [[number[e.node], e.index, e.version] for e in outputs],
+            "heads": [[number[e.node], e.output, e.version] for e in outputs],
             "attrs": {"mxnet_version": ["int", VERSION]},
         },
         indent=2,

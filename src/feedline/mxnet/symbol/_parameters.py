@@ -86,7 +86,7 @@ def optional(kind: Kind) -> Kind:
 
 def written(value: Any) -> str:
     """A setting as MXNet's files have it."""
-    if isinstance(value, type) or isinstance(value, np.dtype):
+    if isinstance(value, (type, np.dtype)):
         return str(np.dtype(value).name)
     return str(value)
 

@@ -1,7 +1,7 @@
 """`RNN`: stacked recurrent layers over a whole sequence, their parameters in one vector as cuDNN packs them.
 
-Weights of all layers and directions come first (input to hidden, hidden to hidden), then biases in the same order, gates
-in torch's order; so the vector is cut and handed to torch as it is.
+Weights of all layers and directions come first (input to hidden, hidden to hidden), then biases in the same order,
+gates in torch's order; so the vector is cut and handed to torch as it is.
 """
 
 from __future__ import annotations

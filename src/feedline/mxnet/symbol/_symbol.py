@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol import _node
-from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types
+from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, told
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
 
@@ -79,11 +79,11 @@ class Symbol:
 
     def list_arguments(self) -> list[str]:
         """Names of variables but for states, inputs before what uses them."""
-        return [node.name for node in self.variables()[0]]
+        return [node.name for node in variables(self.entries)[0]]
 
     def list_auxiliary_states(self) -> list[str]:
         """Names of variables that operators change in training."""
-        return [node.name for node in self.variables()[1]]
+        return [node.name for node in variables(self.entries)[1]]
 
     def list_inputs(self) -> list[str]:
         """Names of all variables."""
@@ -91,11 +91,7 @@ class Symbol:
 
     def list_outputs(self) -> list[str]:
         """Names of the outputs."""
-        return [entry.node.output_name(entry.index) for entry in self.entries]
-
-    def variables(self) -> tuple[list[Node], list[Node]]:
-        """Nodes of the arguments and of the states."""
-        return variables(topological(self.entries))
+        return [entry.node.output_name(entry.output) for entry in self.entries]
 
     def get_internals(self) -> Symbol:
         """All outputs of all nodes below."""
@@ -184,8 +180,8 @@ class Symbol:
             MXNetError: a name that is no argument, or shapes that contradict each other.
         """
         found = self._infer(args, kwargs)
-        wanted = [*self.variables()[0], *self.variables()[1]]
-        if all(found.knows(one) for one in (*wanted, *self.entries)):
+        arguments, states = variables(self.entries)
+        if all(map(found.knows, (*arguments, *states))) and all(map(found.knows, self.entries)):
             return self._shapes(found)
         shapes = zip(self.list_arguments(), self._shapes(found)[0], strict=True)
         unknown = [f"{name}: {shape}" for name, shape in shapes if not shape or 0 in shape]
@@ -202,10 +198,10 @@ class Symbol:
         return self._shapes(self._infer(args, kwargs))
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
-        return infer_shapes(self.entries, self.given(args, kwargs, tuple))
+        return infer_shapes(self.entries, told(self.entries, args, kwargs, tuple))
 
     def _shapes(self, found: Found) -> tuple[list[Shape], list[Shape], list[Shape]]:
-        arguments, states = self.variables()
+        arguments, states = variables(self.entries)
         first, outs, last = (
             [found.shape(one) or () for one in several] for several in (arguments, self.entries, states)
         )
@@ -220,38 +216,12 @@ class Symbol:
         Raises:
             MXNetError: a name that is no argument, or types that contradict each other.
         """
-        found = infer_types(self.entries, self.given(args, kwargs, lambda dtype: np.dtype(dtype).name))
-        arguments, states = self.variables()
+        found = infer_types(self.entries, told(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
+        arguments, states = variables(self.entries)
         names = [[found.type(one) for one in several] for several in (arguments, self.entries, states)]
         if any(name is None for several in names for name in several):
             return None, None, None
         return tuple([np.dtype(name).type for name in several] for several in names)
-
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[Node, Any]:
-        """What was said of variables, by node; None says nothing.
-
-        Raises:
-            ValueError: by position and by name at once.
-            MXNetError: a name that is no variable.
-        """
-        if args and kwargs:
-            raise ValueError("Can only specify known argument shapes either by positional or kwargs way.")
-        arguments, states = self.variables()
-        if len(args) > len(arguments):
-            raise MXNetError(f"expected at most {len(arguments)} arguments, got {len(args)}")
-        pairs = zip(arguments, args, strict=False)
-        if kwargs:
-            known = {node.name for node in (*arguments, *states)}
-            for key in kwargs:
-                if key not in known:
-                    listed = " ".join(f"[{i}]{node.name}" for i, node in enumerate(arguments))
-                    raise MXNetError(
-                        f"MXNetError: InferShapeKeyword argument name {key} not found. Candidate arguments: {listed}"
-                    )
-            return {
-                node: read(kwargs[node.name]) for node in (*arguments, *states) if kwargs.get(node.name) is not None
-            }
-        return {node: read(value) for node, value in pairs if value is not None}
 
     # ---- files ----------------------------------------------------------------------------------------------
 
@@ -324,7 +294,7 @@ class Symbol:
         """Outputs for these arguments, as a list of NDArrays."""
         from feedline.mxnet.context import current_context
 
-        arguments, states = self.variables()
+        arguments, states = variables(self.entries)
         aux = {node.name: kwargs[node.name] for node in states if node.name in kwargs}
         given = {node.name: kwargs[node.name] for node in arguments if node.name in kwargs}
         return self.bind(ctx or current_context(), given, grad_req="null", aux_states=aux).forward()
@@ -337,7 +307,7 @@ class Symbol:
         return functools.partial(FUNCTIONS[name], self)
 
     def __neg__(self) -> Symbol:
-        return self * -1.0
+        return apply("_MulScalar", [self], {"scalar": -1.0})
 
     def __abs__(self) -> Symbol:
         return apply("abs", [self], {})
