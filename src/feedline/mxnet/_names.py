@@ -112,12 +112,10 @@ NAMES: dict[str, Names] = {
     "mxnet.metric": Names(
         provided="Accuracy CompositeEvalMetric CompositeEvalMetric.add CompositeEvalMetric.get "
         "CompositeEvalMetric.get_metric CompositeEvalMetric.reset CompositeEvalMetric.update "
-        "CompositeEvalMetric.update_dict CrossEntropy CustomMetric CustomMetric.update EvalMetric EvalMetric.get EvalMetric.get_name_value EvalMetric.reset EvalMetric.update "
-        "EvalMetric.update_dict F1 F1.reset Loss Loss.update MAE MSE NegativeLogLikelihood Perplexity.get RMSE TopKAccuracy check_label_shapes create np",
-        mended={
-            "Perplexity.get": "NaN before the first update, as the others",
-            "Perplexity": "`axis` is the axis of the classes (MXNet: ignored, always the last)",
-        },
+        "CompositeEvalMetric.update_dict CrossEntropy CustomMetric CustomMetric.update EvalMetric EvalMetric.get "
+        "EvalMetric.get_name_value EvalMetric.reset EvalMetric.update EvalMetric.update_dict F1 F1.reset Loss "
+        "Loss.update MAE MSE NegativeLogLikelihood Perplexity.get RMSE TopKAccuracy check_label_shapes create np",
+        mended={"Perplexity": "`axis` is the axis of the classes (MXNet: ignored, always the last)"},
         absent=_all("Caffe MCC PCC PearsonCorrelation Torch", "use scikit-learn's metrics"),
     ),
     "mxnet.name": Names(
