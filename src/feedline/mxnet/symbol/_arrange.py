@@ -218,7 +218,8 @@ def _split_shape(site: Site) -> None:
 
 def _split(p: Any, training: bool, x: Any) -> Any:
     parts = x.chunk(p.num_outputs, p.axis)
-    return tuple(part.squeeze(p.axis) for part in parts) if p.squeeze_axis else tuple(parts)
+    parts = tuple(part.squeeze(p.axis) if p.squeeze_axis else part for part in parts)
+    return parts if len(parts) > 1 else parts[0]
 
 
 define(

@@ -80,7 +80,7 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
 _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "abs": "abs",
     "arccos": "acos",
-    "arccosh": "acosh",
+    "arccosh": torch.acosh,
     "arcsin": "asin",
     "arcsinh": "asinh",
     "arctan": "atan",
