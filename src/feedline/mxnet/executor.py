@@ -301,10 +301,10 @@ def simple_bind(
     unknown = [node.name for node in (*arguments, *states) if not found.knows(node)]
     if unknown:
         raise MXNetError(f"simple_bind error: expected shapes that suffice, got {dict(shapes)}; unknown: {unknown}")
-    told = told(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
+    kinds = told(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
     if not type_dict:
-        told = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
-    types = infer_types(symbol.entries, told, "float32")
+        kinds = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
+    types = infer_types(symbol.entries, kinds, "float32")
     context, requests = Context(ctx), _requests(symbol, grad_req)
     made = [nd.zeros(found.shape(node), context, types.type(node) or "float32") for node in (*arguments, *states)]
     held: Arrays = list(made[: len(arguments)])

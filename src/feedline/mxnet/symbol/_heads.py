@@ -87,7 +87,7 @@ def _softmax_gradient(p: Any, given: Any, out: Any, label: Any) -> Any:
         gradient = torch.where(ignored, torch.zeros((), dtype=y.dtype, device=y.device), gradient)
     scale = p.grad_scale
     if p.normalization == "valid":
-        scale = scale / (target.numel() - ignored.sum()).clamp_min(1)
+        scale = scale / (target.numel() - ignored.sum()).clamp_min(1).to(y.dtype)
     else:
         scale = scale / y.shape[2] / (len(label) if p.normalization == "batch" else 1)
     gradient = (gradient * scale).reshape(out.shape)
@@ -165,7 +165,9 @@ def _make_loss(p: Any, training: bool, data: Any) -> Any:
         scale = torch.full_like(data, p.grad_scale)
         if p.normalization == "batch":
             return scale / len(data)
-        return scale / (data > p.valid_thresh).sum().clamp_min(1) if p.normalization == "valid" else scale
+        return (
+            scale / (data > p.valid_thresh).sum().clamp_min(1).to(data.dtype) if p.normalization == "valid" else scale
+        )
 
     return _head(gradient, data, data)
 

@@ -165,7 +165,7 @@ def _settle(node: Node, found: Found, default: str | None) -> bool:
     for name, entry in zip(node.input_names, node.inputs, strict=True):
         # What comes out of another operator has the type of that one, once it is known.
         if name in node.operator.free and entry.node.operator is None and _key(entry) not in found.types:
-            kind = default or (mine if name in node.operator.labels else None)
+            kind = (mine if name in node.operator.labels else None) or default
             if kind is not None:
                 found.types[_key(entry)] = kind
                 changed = True
