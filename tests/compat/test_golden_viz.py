@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import feedline.mxnet as mx
+from feedline.mxnet.symbol._make import FUNCTIONS
 from tests.compat.golden import cases
 
 CASES = cases("viz.json")
@@ -31,6 +32,25 @@ def arguments(given):
 @pytest.mark.parametrize("case", CASES)
 def test_text(case):
     assert json.loads(symbol_of(case).tojson()) == case["symbol"]
+
+
+def replayed(graph):
+    """The symbol, made again by calls: a variable named after a node and its input is left to the call."""
+    made = []
+    for node in graph["nodes"]:
+        attributes = node.get("attrs", {})
+        if node["op"] == "null":
+            made.append(mx.sym.var(node["name"]))
+            continue
+        below = [made[number][output] for number, output, _ in node["inputs"]]
+        kept = [symbol for symbol in below if not symbol.name.startswith(f"{node['name']}_")]
+        made.append(FUNCTIONS[node["op"]](*kept, name=node["name"], **attributes))
+    return mx.sym.Group([made[number][output] for number, output, _ in graph["heads"]])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_calls_give_the_same_text(case):
+    assert json.loads(replayed(case["symbol"]).tojson()) == case["symbol"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -152,6 +152,14 @@ def test_nothing_passes_a_blocked_gradient():
 # ---- requests, errors ---------------------------------------------------------------------------------------
 
 
+def test_a_gradient_from_above_is_asked_for_only_where_it_goes_somewhere():
+    symbol = mx.sym.make_loss(X) * mx.sym.BlockGrad(Y)
+    _, gradients = backward(symbol, {"x": [2.0], "y": [3.0]})
+    assert (gradients["x"].tolist(), gradients["y"].tolist()) == ([1], [0])
+    with pytest.raises(mx.MXNetError, match="out_grads"):
+        backward(mx.sym.make_loss(X) * Y, {"x": [2.0], "y": [3.0]})
+
+
 def test_requests():
     symbol = mx.sym.make_loss(X * Y)
     for request, expected in (
