@@ -236,10 +236,10 @@ define(
 
 def _joined(site: Site) -> None:
     shapes = [s for s in site.ins if s is not None]
-    if not shapes or len({len(s) for s in shapes}) > 1:
-        if shapes:
-            site.refuse(f"expected arrays of as many axes, got {shapes}")
+    if not shapes:
         return
+    if len({len(s) for s in shapes}) > 1:
+        site.refuse(f"expected arrays of as many axes, got {shapes}")
     axis = site.axis(site.p.dim, len(shapes[0]))
     around = [0 if i == axis else max(lengths) for i, lengths in enumerate(zip(*shapes, strict=True))]
     for i in range(len(site.ins)):

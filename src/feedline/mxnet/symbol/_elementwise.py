@@ -34,7 +34,7 @@ def _number(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 def _remainder(a: Any, b: Any) -> Any:
     """Of the divisor's sign; 0 for a divisor of 0."""
     b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
-    return torch.where(b == 0, torch.zeros((), dtype=a.dtype), torch.remainder(a, torch.where(b == 0, 1, b)))
+    return torch.where(b == 0, torch.zeros_like(b), torch.remainder(a, torch.where(b == 0, 1, b)))
 
 
 # By MXNet's word: aliases of the operator on equal shapes, the broadcasting ones, and the operation of the graph.
