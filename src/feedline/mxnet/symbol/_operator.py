@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._parameters import Parameter
@@ -50,7 +50,7 @@ class Site:
             self.refuse(f"Shape inconsistent at {where}, Provided = {_shown(old)}, inferred shape={_shown(new)}")
         return tuple(a or b for a, b in zip(old, new, strict=True))
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str) -> NoReturn:
         """Raise MXNetError that names the node."""
         raise MXNetError(f"Error in operator {self.name}: {what}")
 
