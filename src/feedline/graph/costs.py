@@ -20,47 +20,17 @@ def base(kind: str) -> str:
 
 # They hand out memory of their input.
 VIEWS = frozenset(
-    [
-        "view",
-        "reshape",
-        "viewas",
-        "reshapeas",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "permute",
-        "t",
-        "mt",
-        "h",
-        "swapaxes",
-        "movedim",
-        "unsqueeze",
-        "squeeze",
-        "select",
-        "slice",
-        "narrow",
-        "getitem",
-        "split",
-        "splitwithsizes",
-        "chunk",
-        "unbind",
-        "tensorsplit",
-        "expand",
-        "expandas",
-        "broadcastto",
-        "detach",
-        "alias",
-        "identity",
-        "contiguous",
-        "asstrided",
-        "liftfreshcopy",
-        "blockgrad",
-        "pick",
-        "slicechannel",
-        "expanddims",
-        "to",
-    ]
+    (
+        *("view", "viewas", "reshape", "reshapeas", "flatten", "unflatten", "squeeze", "unsqueeze", "expanddims"),
+        *("transpose", "permute", "swapaxes", "movedim", "t", "mt", "h", "mh", "real", "imag"),
+        *("select", "slice", "narrow", "getitem", "diagonal", "asstrided", "pick"),
+        *("split", "splitwithsizes", "chunk", "tensorsplit", "unbind", "slicechannel"),
+        *("expand", "expandas", "broadcastto", "detach", "blockgrad", "alias", "identity", "contiguous", "to"),
+    )
 )
+
+# Their weights are read, not multiplied.
+LOOKS_UP = ("embedding", "embeddingbag")
 
 
 def activations(kind: str, outputs: Sequence[TensorType]) -> int | None:
@@ -75,6 +45,7 @@ def multiply_adds(
     weights: Sequence[Shape | None],
     output: Shape | None,
     equation: str = "",
+    layer: bool = False,
 ) -> int | None:
     """Multiplications with an addition that one run costs.
 
@@ -84,13 +55,15 @@ def multiply_adds(
         weights: shapes of those among them that are parameters.
         output: shape of what it gives, the first if there are several.
         equation: of an ``einsum``.
+        layer: the operation is a layer as a whole, which may do with its weights what no formula here tells.
 
     Returns:
-        their number; 0 for operations that have none; None if a shape is not known.
+        their number; 0 for operations that have none; None if a shape or the formula is not known.
     """
     formula = _FORMULAS.get(base(kind))
     if formula is None:
-        return 0
+        matrices = layer and base(kind) not in LOOKS_UP and any(s is None or len(s) > 1 for s in weights)
+        return None if matrices else 0
     known = [s for s in operands if s is not None]
     known_weights = [s for s in weights if s is not None]
     if len(known) < max(2, len(operands)) or len(known_weights) < len(weights) or output is None:

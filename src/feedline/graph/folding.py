@@ -1,7 +1,7 @@
 """Smaller graphs with the same meaning: scopes that become one operation, equal scopes in sequence that are one.
 
-Both give a new `Graph`. Parameters, multiply-adds and memory of what is left out are kept in what stands for it, but for
-repeats, where they are those of one: the total is the graph's own. Linear in operations for each scope.
+Both give a new `Graph`. Parameters, multiply-adds and memory of what is left out are kept in what stands for it, but
+for repeats, where they are those of one: the total is the graph's own. Linear in operations for each scope.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 def folded(graph: Graph) -> Graph:
     """A graph in which equal scopes in sequence, each fed by the one before, stand there once.
 
-    Scopes are equal if their operations, shapes, parameters' shapes and edges are; what they take from elsewhere must be
-    the same, too, and nobody else may take from any but the last.
+    Scopes are equal if their operations, shapes, parameters' shapes and edges are; what they take from elsewhere must
+    be the same, too, and nobody else may take from any but the last.
     """
     done: set[Path] = set()
     while True:

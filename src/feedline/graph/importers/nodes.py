@@ -88,9 +88,9 @@ class _Importer:
         given = [self.behind(child) for child in node.inputs]
         below = [n for n in given if n.weights is None]
         if node in self._becomes:
-            sources = (Source(self.behind(self._becomes[node]).uid, feedback=True),)
+            sources = [Source(self.behind(self._becomes[node]).uid, feedback=True)]
         else:
-            sources = tuple(Source(n.uid) for n in below)
+            sources = [Source(n.uid) for n in below]
         self._dtypes[node] = node.dtype if node.is_leaf or not given else self._dtypes.get(given[0], given[0].dtype)
         kind = "state" if node in self._becomes else node.op
         ordered = given[::-1] if kind in _KERNEL_FIRST else given
@@ -102,7 +102,7 @@ class _Importer:
             name=node.name or self._called.get(node, ""),
             role="input" if kind in ("input", "placeholder") else "operation",
             scope=self._paths.get(node, ()),
-            inputs=sources,
+            inputs=tuple(sources),
             outputs=(type_,),
             parameters=tuple(dict.fromkeys(self._names[id(n.weights)] for n in weights)),
             multiply_adds=multiply_adds(kind, [*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape),

@@ -114,7 +114,8 @@ class _Walk:
             elif child in self._sources:
                 given.append(self._sources[child])
         kind, detail = _kind(node), ""
-        if node.op == "call_module":
+        is_layer = node.op == "call_module"
+        if is_layer:
             module = self.modules[node.target]
             kind, detail = type(module).__name__, module.extra_repr()
             own = [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
@@ -124,7 +125,7 @@ class _Walk:
         outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
         equation = next((a for a in node.args if isinstance(a, str)), "")
         key = f"op_{node.name}" if node.name.startswith("output") else node.name
-        self._add(operation(key, kind, self._path(node), given, self._types, outputs, detail, equation), node)
+        self._add(operation(key, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node)
 
     def _gives_numbers(self, node: Any) -> bool:
         """Whether the result is a size or a number: no tensor, and so no edge."""

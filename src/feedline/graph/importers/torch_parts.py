@@ -119,6 +119,7 @@ def operation(
     outputs: Sequence[TensorType],
     detail: str = "",
     equation: str = "",
+    layer: bool = False,
     allocates: bool = True,
 ) -> Operation:
     """An operation applied to sources and parameters (by name), in the order of its arguments, with what it costs."""
@@ -133,7 +134,7 @@ def operation(
         inputs=tuple(g for g in given if isinstance(g, Source)),
         outputs=tuple(outputs),
         parameters=names,
-        multiply_adds=multiply_adds(kind, operands, weights, first, equation),
+        multiply_adds=multiply_adds(kind, operands, weights, first, equation, layer),
         activations=activations(kind, outputs) if allocates else 0,
         detail=detail,
     )

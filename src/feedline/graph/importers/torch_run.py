@@ -50,7 +50,7 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
         parts = name.split(".") if name else []
         path = scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
         own = [held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
-        made = operation(f"n{len(operations)}", type(module).__name__, path, own, types, [TensorType()])
+        made = operation(f"n{len(operations)}", type(module).__name__, path, own, types, [TensorType()], layer=True)
         operations.append(made)
     return Graph(tuple(operations), held.table, scopes.table, "the module tree", notes)
 
