@@ -9,6 +9,8 @@ is linear.
 from __future__ import annotations
 
 import importlib
+import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -42,9 +44,12 @@ STYLES = {
     "loss": Style("doubleoctagon", "#f6c3a0", "double octagon"),
     "product": Style("box", "#8cbce0", "box"),
     "shape": Style("parallelogram", "#eeeeee", "slanted"),
-    "other": Style("box", "#ffffff", "white box"),
+    "other": Style("note", "#ffffff", "folded corner"),
 }
-MANY = 300  # nodes; above that edges are drawn straight, and dot is told to be content sooner
+WORDS = 70  # characters in a line of a note
+# Operations; above that dot is told to be content sooner, and shapes stand at the heads of edges, where they need no place
+# of their own: each would be one more node to it.
+MANY = 300
 
 
 def plot_network(
@@ -109,8 +114,9 @@ def number(n: int | None, unit: str = "") -> str:
 
 
 def _caption(title: str, graph: Graph) -> str:
-    lines = [title, f"{number(graph.num_parameters())} parameters, read by {graph.importer}"]
-    return "\n".join([*lines, *graph.notes])
+    by = f", read by {graph.importer}" if graph.importer else ""
+    lines = [title, f"{number(graph.num_parameters())} parameters{by}"]
+    return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
 
 
 class _Drawing:
@@ -121,7 +127,9 @@ class _Drawing:
     ) -> None:
         self.graph, self.picture, self.quoted = graph, picture, quoted
         self.node_attrs, self.hide_weights = node_attrs, hide_weights
+        self._many = len(graph.operations) > MANY
         self._families: dict[str, None] = {}
+        self._users = Counter(name for operation in graph.operations for name in operation.parameters)
         self._inside: dict[Path, list[Operation]] = {}
         self._scopes: dict[Path, dict[Path, None]] = {}
         for operation in graph.operations:
@@ -133,7 +141,7 @@ class _Drawing:
     def settings(self, caption: str, direction: str) -> None:
         """Attributes of the picture."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
-        many = {"splines": "line", "nslimit": "2", "nslimit1": "2", "mclimit": "0.3"}
+        many = {"splines": "line", "nslimit": "1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
             "graph",
             label=self.quoted(caption),
@@ -145,7 +153,7 @@ class _Drawing:
             ranksep="0.3",
             nodesep="0.3",
             **fonts,
-            **(many if len(self.graph.operations) > MANY else {}),
+            **(many if self._many else {}),
         )
         self.picture.attr("node", style="filled", color=GREY, fontcolor=INK, fontsize="11", margin="0.12,0.06", **fonts)
         self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
@@ -156,7 +164,7 @@ class _Drawing:
         for operation in self._inside.get(path, ()):
             self.operation(operation, into)
         for inner in self._scopes.get(path, ()):
-            frame = type(self.picture)(name=f"cluster_{'.'.join(inner)}")
+            frame = type(self.picture)(name=f"cluster_{'/'.join(inner)}")
             label = self.quoted(_frame_label(inner, self.graph.scopes[inner]))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l")
@@ -178,7 +186,7 @@ class _Drawing:
         for name in operation.parameters:
             self._families.setdefault("parameter")
             # A parameter that several use is one node, in the picture and outside all frames.
-            shared = sum(name in o.parameters for o in self.graph.operations) > 1
+            shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
             label = self.quoted(f"{name}\n{parameter.type}{_remark(parameter)}")
             (self.picture if shared else into).node(_weight_key(name), label=label, **_style("parameter"))
@@ -212,12 +220,13 @@ class _Drawing:
         for edge in self.graph.edges():
             label = "" if edge.type.shape is None else str(edge.type)
             extra = {"style": "dashed", "constraint": "false"} if edge.feedback else {}
-            self.picture.edge(edge.tail, edge.head, label=self.quoted(label), **extra)
+            extra["headlabel" if self._many else "label"] = self.quoted(f" {label} ")
+            self.picture.edge(edge.tail, edge.head, **extra)
 
     def legend(self) -> None:
         """A table of the families that occur."""
         rows = "".join(
-            f'<tr><td bgcolor="{STYLES[kin].fill}" width="18"></td>'
+            f'<tr><td border="1" color="{GREY}" bgcolor="{STYLES[kin].fill}" width="18"></td>'
             f'<td align="left"><font color="{GREY}">{kin}: {STYLES[kin].words}</font></td></tr>'
             for kin in STYLES
             if kin in self._families
@@ -254,4 +263,5 @@ def _names(path: Path, scope: Scope) -> str:
 
 
 def _frame_label(path: Path, scope: Scope) -> str:
-    return f"{_names(path, scope)}: {scope.kind}{_times(scope)}"
+    name = _names(path, scope)
+    return f"{scope.kind}{_times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{_times(scope)}"

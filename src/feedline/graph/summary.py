@@ -178,7 +178,7 @@ def _shapes(operation: Operation) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    name = f"{'  ' * row.depth}{row.name.replace('@', ' call ')} ({row.kind})"
+    name = "  " * row.depth + row.name.replace("@", " call ") + (f" ({row.kind})" if row.kind != row.name else "")
     if row.heading:
         return [name, "", "", "", ""]
     parameters = _count(row.parameters) if row.parameters != 0 else ""

@@ -64,14 +64,14 @@ class _Importer:
     def _blocks(self) -> dict[Node, Path]:
         """The scope of each node: outer blocks come behind inner ones in the order, so it is walked from its end."""
         paths: dict[Node, Path] = {}
-        for n, block in enumerate(reversed(self.order)):
+        for block in reversed(self.order):
             if block.op != "alias" or "block" not in block.attributes:
                 continue
             kind, instance = str(block.attributes["block"]), str(block.attributes["instance"])
             border = set(block.inputs[1:])
             inside = topological(block.inputs[:1], lambda node, border=border: _within(node, border))  # type: ignore[misc]
             outer = paths.get(block, ())
-            path = (*outer, f"{instance or kind}_{len(self.order) - n}")
+            path = (*outer, _unique(instance or kind, [p[-1] for p in self.scopes if p[:-1] == outer]))
             self.scopes[path] = Scope(kind, detail=instance)
             for node in inside:
                 if node not in border and paths.get(node, ()) == outer:
@@ -125,7 +125,7 @@ class _Importer:
         sources: tuple[Source, ...] = (Source(node.uid),) if node.weights is None else ()
         names = () if node.weights is None else (self._names[id(node.weights)],)
         self.operations.append(
-            Operation(f"output_{i}", "output", root.name, "output", inputs=sources, parameters=names)
+            Operation(f"output.{i}", "output", root.name, "output", inputs=sources, parameters=names)
         )
 
 

@@ -143,4 +143,4 @@ class _Importer:
         sources = (Source(f"n{n}", out),) if known else ()
         parameters = () if known else (self._names[n],)
         label = f"{self.nodes[n]['name']}_output"
-        self.operations.append(Operation(f"output_{i}", "output", label, "output", (), sources, parameters=parameters))
+        self.operations.append(Operation(f"output.{i}", "output", label, "output", (), sources, parameters=parameters))

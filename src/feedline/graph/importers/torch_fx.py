@@ -124,8 +124,7 @@ class _Walk:
         value = _value(node)
         outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
         equation = next((a for a in node.args if isinstance(a, str)), "")
-        key = f"op_{node.name}" if node.name.startswith("output") else node.name
-        self._add(operation(key, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node)
+        self._add(operation(node.name, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node)
 
     def _gives_numbers(self, node: Any) -> bool:
         """Whether the result is a size or a number: no tensor, and so no edge."""
@@ -141,10 +140,10 @@ class _Walk:
         for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
             if isinstance(leaf, torch.fx.Node) and leaf in self._sources:
                 sources = (self._sources[leaf],)
-                self.operations.append(Operation(f"output_{i}", "output", name, "output", inputs=sources))
+                self.operations.append(Operation(f"output.{i}", "output", name, "output", inputs=sources))
             elif isinstance(leaf, torch.fx.Node) and leaf.name in self.held_by:
                 own = (self.held_by[leaf.name],)
-                self.operations.append(Operation(f"output_{i}", "output", name, "output", parameters=own))
+                self.operations.append(Operation(f"output.{i}", "output", name, "output", parameters=own))
 
     def _add(self, op: Operation, node: Any) -> None:
         self.operations.append(op)

@@ -67,6 +67,7 @@ class _Record(TorchFunctionMode):
         self._kept: list[Any] = []  # as long as they live, no other tensor has their identity
         self._calls: list[str] = []
         self._called: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
 
     def hooks(self) -> list[Any]:
         """Hooks that tell which module runs; to be removed."""
@@ -94,7 +95,7 @@ class _Record(TorchFunctionMode):
         for path, tensor in pytree.tree_flatten_with_path(given)[0]:
             if isinstance(tensor, torch.Tensor):
                 first, rest = path[0].key, pytree.keystr(path[1:])
-                key, types = f"input_{len(self.operations)}", (type_of(tensor),)
+                key, types = f"input.{len(self.operations)}", (type_of(tensor),)
                 self._add(Operation(key, "input", f"{first}{rest}", "input", outputs=types), [tensor])
 
     def outputs(self, result: Any) -> None:
@@ -106,7 +107,7 @@ class _Record(TorchFunctionMode):
                 names = (given,) if isinstance(given, str) else ()
                 name = pytree.keystr(path)
                 self.operations.append(
-                    Operation(f"output_{i}", "output", name, "output", inputs=sources, parameters=names)
+                    Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=names)
                 )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,7 +128,8 @@ class _Record(TorchFunctionMode):
             kind = name.strip("_") if name.startswith("__") else name
             outputs = [type_of(t) for t in tensors]
             new = not all(_shares(t, before) for t in tensors)
-            key = f"n{len(self.operations)}"
+            key = f"{kind}_{self._made[kind]}" if self._made[kind] else kind
+            self._made[kind] += 1
             op = operation(key, kind, path, given, self._types, outputs, "", detail, allocates=new)
             self._add(op, tensors)
         return result
