@@ -29,4 +29,4 @@ class Picture(graphviz.Digraph):
 
 def quoted(text: str) -> Any:
     """A text as it is: no escapes, no HTML, whatever is in it."""
-    return graphviz.escape(text)
+    return graphviz.escape(text.replace("&", "&amp;"))  # DOT knows the entities of HTML

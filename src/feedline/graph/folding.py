@@ -7,6 +7,7 @@ for repeats, where they are those of one: the total is the graph's own. Linear i
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
         return together
     # Some wait for each other: one after the other, as far as it goes.
     for path, members in groups.items():
-        graph = _merged(graph, {path: members}) or graph
+        graph = _merged(graph, {path: [graph[o.key] for o in members]}) or graph
     return graph
 
 
@@ -88,7 +89,7 @@ def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path
     used = {o.key for o in graph.operations if o.key not in group_of}
     keys = {}
     for path in groups:
-        key = ".".join(path)
+        key = re.sub(r"[^\w.@-]", "_", ".".join(path))
         while key in used:
             key += "_"
         used.add(key)

@@ -8,6 +8,7 @@ from feedline.graph.costs import VIEWS, base
 
 # The first family that a kind matches is its own; words are without case and underscores.
 _WORDS = (
+    ("loss", r".*loss.*|.*crossentropy.*|.*output|.*error|.*distance|.*similarity"),
     ("attention", r".*attention.*|transformer.*"),
     ("recurrent", r"(bi)?(lstm|gru|rnn).*|.*recurren.*|state|delay|pastvalue|futurevalue|loop"),
     ("normalisation", r".*norm.*|.*dropout.*|lrn"),
@@ -18,7 +19,6 @@ _WORDS = (
         r".*relu6?|.*elu|.*sigmoid|.*tanh|.*softmax|.*softplus|hardmax|.*swish|.*shrink|softsign|mish|silu|glu"
         r"|activation|hardtanh|threshold|gelu|prelu|leakyrelu",
     ),
-    ("loss", r".*loss.*|.*crossentropy.*|.*output|.*error|.*distance|.*similarity"),
     (
         "product",
         r"linear|fullyconnected|dense|matmul|mm|bmm|mv|dot|inner|batchdot|b?addb?mm|addmv|times.*|bilinear|einsum"

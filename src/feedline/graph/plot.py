@@ -47,8 +47,8 @@ STYLES = {
     "other": Style("note", "#ffffff", "folded corner"),
 }
 WORDS = 70  # characters in a line of a note
-# Operations; above that dot is told to be content sooner, and shapes stand at the heads of edges, where they need no place
-# of their own: each would be one more node to it.
+# Operations; above that dot is told to be content sooner, and shapes stand at the heads of edges, where they need no
+# place of their own: each would be one more node to it.
 MANY = 300
 
 
@@ -98,7 +98,7 @@ def plot_network(
     graph = graph_of(model, inputs)
     drawn = collapsed(graph, depth, expand)
     drawn = folded(drawn) if fold else drawn
-    picture = digraph.Picture(name=title, format=save_format)
+    picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
     drawing.settings(_caption(title, graph), direction)
     drawing.scope(())
@@ -130,6 +130,7 @@ class _Drawing:
         self._many = len(graph.operations) > MANY
         self._families: dict[str, None] = {}
         self._users = Counter(name for operation in graph.operations for name in operation.parameters)
+        self._number: dict[Path | str, int] = {p: i for i, p in enumerate([*graph.scopes, *graph.parameters])}
         self._inside: dict[Path, list[Operation]] = {}
         self._scopes: dict[Path, dict[Path, None]] = {}
         for operation in graph.operations:
@@ -164,7 +165,7 @@ class _Drawing:
         for operation in self._inside.get(path, ()):
             self.operation(operation, into)
         for inner in self._scopes.get(path, ()):
-            frame = type(self.picture)(name=f"cluster_{'/'.join(inner)}")
+            frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
             label = self.quoted(_frame_label(inner, self.graph.scopes[inner]))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l")
@@ -189,8 +190,9 @@ class _Drawing:
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
             label = self.quoted(f"{name}\n{parameter.type}{_remark(parameter)}")
-            (self.picture if shared else into).node(_weight_key(name), label=label, **_style("parameter"))
-            self.picture.edge(_weight_key(name), operation.key, style="dashed", arrowhead="none")
+            key = f"parameter {self._number[name]}"
+            (self.picture if shared else into).node(key, label=label, **_style("parameter"))
+            self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
 
     def _label(self, operation: Operation) -> str:
         own = [self.graph.parameters[name].count for name in operation.parameters]
@@ -238,10 +240,6 @@ class _Drawing:
 def _style(kin: str) -> dict[str, str]:
     style = STYLES[kin]
     return {"shape": style.shape, "fillcolor": style.fill, "style": style.style}
-
-
-def _weight_key(name: str) -> str:
-    return f"parameter {name}".replace(":", "_")
 
 
 def _remark(parameter: Parameter) -> str:

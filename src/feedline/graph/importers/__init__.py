@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from feedline.graph.graph import Graph
@@ -53,7 +52,7 @@ def _nodes(model: Any) -> list[Node]:
     """Nodes of a node, of a handle on one (``node``) or several (``outputs``), or of a sequence of these."""
     if isinstance(model, Node):
         return [model]
-    if isinstance(model, Sequence):
+    if isinstance(model, (list, tuple)):
         parts = [_nodes(part) for part in model]
         return [node for part in parts for node in part] if all(parts) else []
     if hasattr(type(model), "outputs"):

@@ -124,7 +124,9 @@ class _Walk:
         value = _value(node)
         outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
         equation = next((a for a in node.args if isinstance(a, str)), "")
-        self._add(operation(node.name, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node)
+        self._add(
+            operation(node.name, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node
+        )
 
     def _gives_numbers(self, node: Any) -> bool:
         """Whether the result is a size or a number: no tensor, and so no edge."""
