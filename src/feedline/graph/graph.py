@@ -235,6 +235,12 @@ class Graph:
         return total(counts)
 
 
+def called(part: str) -> str:
+    """A part of a path for people: ``layer@1`` is the second call of ``layer``."""
+    name, _, number = part.partition("@")
+    return f"{name} call {int(number) + 1}" if number else name
+
+
 def total(counts: list[int | None]) -> int | None:
     """A sum that is unknown if a part is."""
     known = [n for n in counts if n is not None]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope
+from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called
 from feedline.graph.importers import graph_of
 from feedline.graph.kinds import family
 
@@ -254,10 +254,9 @@ def _times(scope: Scope) -> str:
 
 def _names(path: Path, scope: Scope) -> str:
     """How the module is called in its parent, with the number of the call if it is not the first."""
-    name, _, call = path[-1].partition("@")
     around = path[-2].partition("@")[2] if len(path) > 1 else ""
-    name += f" (call {int(call) + 1})" if call and call != around else ""
-    return f"{name} … {scope.last.replace('@', ' call ')}" if scope.repeats > 1 else name
+    name = called(path[-1].removesuffix(f"@{around}") if around else path[-1])
+    return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
 
 
 def _frame_label(path: Path, scope: Scope) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.graph.folding import collapsed
-from feedline.graph.graph import Graph, Operation, Path, total
+from feedline.graph.graph import Graph, Operation, Path, called, total
 from feedline.graph.importers import graph_of
 
 HEAD = ("Layer", "Output shape", "Parameters", "Multiply-adds", "Activations")
@@ -178,7 +178,7 @@ def _shapes(operation: Operation) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    name = "  " * row.depth + row.name.replace("@", " call ") + (f" ({row.kind})" if row.kind != row.name else "")
+    name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
     if row.heading:
         return [name, "", "", "", ""]
     parameters = _count(row.parameters) if row.parameters != 0 else ""

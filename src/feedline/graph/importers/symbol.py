@@ -33,8 +33,10 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
     _, shapes, _ = internals.infer_shape(**{name: tuple(shape) for name, shape in inputs.items()})
     if shapes is None:
         raise ValueError(f"expected shapes of all inputs, got those of {', '.join(inputs) or 'none'}")
-    known = dict(zip(internals.list_outputs(), map(tuple, shapes), strict=True))
-    return from_symbol_json(symbol.tojson(), known)
+    known: dict[str, list[Shape]] = {}
+    for name, shape in zip(internals.list_outputs(), shapes, strict=True):
+        known.setdefault(name, []).append(tuple(shape))
+    return _read(symbol.tojson(), known)
 
 
 def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Graph:
@@ -47,6 +49,11 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
     Raises:
         ValueError: the text is no JSON of a symbol; it names the node.
     """
+    return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()})
+
+
+def _read(text: str, shapes: dict[str, list[Shape]]) -> Graph:
+    """As `from_symbol_json`; several shapes of one name are those of its nodes in order."""
     try:
         document = json.loads(text)
         nodes, heads = document["nodes"], document["heads"]
@@ -54,7 +61,7 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
         raise ValueError(f"expected the JSON of a symbol, with nodes and heads: {error!r}") from error
     if not isinstance(nodes, list) or not isinstance(heads, list):
         raise ValueError("expected the JSON of a symbol, whose nodes and heads are lists")
-    importer = _Importer(nodes, heads, dict(shapes or {}))
+    importer = _Importer(nodes, heads, shapes)
     for i in range(len(nodes)):
         importer.add(i)
     for i in range(len(heads)):
@@ -63,7 +70,7 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
 
 
 class _Importer:
-    def __init__(self, nodes: list[Any], heads: list[Any], shapes: Mapping[str, Shape]) -> None:
+    def __init__(self, nodes: list[Any], heads: list[Any], shapes: dict[str, list[Shape]]) -> None:
         self.nodes, self.shapes = nodes, shapes
         self.operations: list[Operation] = []
         self.parameters: dict[str, Parameter] = {}
@@ -79,7 +86,7 @@ class _Importer:
         """Node ``i``."""
         kind, name, attributes, given = self._read(i)
         if kind == "null" and name.endswith(TRAINED + KEPT):
-            type_ = TensorType(self.shapes.get(name), "float32")
+            type_ = TensorType(self._shape(name), "float32")
             self._names[i] = unique = name if name not in self.parameters else f"{name}@{i}"
             self._types[i] = (type_,)
             self.parameters[unique] = Parameter(unique, type_, trains=True, buffer=name.endswith(KEPT))
@@ -119,13 +126,19 @@ class _Importer:
     def _outputs(self, i: int, kind: str, name: str) -> tuple[TensorType, ...]:
         """Types of all outputs that somebody takes; MXNet calls the only one ``NAME_output``, several by number."""
         if kind == "null":
-            return (TensorType(self.shapes.get(name), "float32"),)
+            return (TensorType(self._shape(name), "float32"),)
         count = self._taken.get(i, 1)
         numbered = f"{name}_output" not in self.shapes and f"{name}_output0" in self.shapes
         while numbered and f"{name}_output{count}" in self.shapes:
             count += 1
         names = [f"{name}_output{n}" if numbered else f"{name}_output" for n in range(count)]
-        return tuple(TensorType(self.shapes.get(label), "float32") for label in names)
+        return tuple(TensorType(self._shape(label), "float32") for label in names)
+
+    def _shape(self, name: str) -> Shape | None:
+        known = self.shapes.get(name)
+        if not known:
+            return None
+        return known.pop(0) if len(known) > 1 else known[0]
 
     def _head(self, i: int, head: Any) -> tuple[int, int]:
         try:
