@@ -130,7 +130,8 @@ class _Drawing:
         self._many = len(graph.operations) > MANY
         self._families: dict[str, None] = {}
         self._users = Counter(name for operation in graph.operations for name in operation.parameters)
-        self._number: dict[Path | str, int] = {p: i for i, p in enumerate([*graph.scopes, *graph.parameters])}
+        named: list[Path | str] = [*graph.scopes, *graph.parameters]
+        self._number = {name: i for i, name in enumerate(named)}
         self._inside: dict[Path, list[Operation]] = {}
         self._scopes: dict[Path, dict[Path, None]] = {}
         for operation in graph.operations:
