@@ -86,7 +86,6 @@ def test_edges_have_the_shapes_that_hooks_see(case, graph):
     edges = [(layers[e.tail], e) for e in layers.edges() if layers[e.tail].whole and e.index == 0]
     wrong = {o.key: (e.type.shape, seen[called(o.scope)]) for o, e in edges if e.type.shape != seen[called(o.scope)]}
     assert not wrong
-    assert edges or not any(o.whole for o in layers.operations) or len(layers.operations) < 4
 
 
 def test_a_run_sees_what_the_exporter_sees(case, graph):
@@ -105,7 +104,8 @@ def results(graph):
 
 def test_fx_sees_the_same_where_it_can(case, graph):
     try:
-        fx = from_fx(case.model, arguments(case.model, case.inputs))
+        with torch.random.fork_rng():
+            fx = from_fx(case.model, arguments(case.model, case.inputs))
     except Exception:
         pytest.skip("torch.fx does not trace it")
     costs = [o.multiply_adds for o in fx.operations]
@@ -171,6 +171,36 @@ def test_nothing_is_changed(case):
     assert all(type(p) is torch.nn.Parameter for p in case.model.parameters())
     case.model(*args, **kwargs)
     case.model.load_state_dict(before)
+
+
+class Untidy(torch.nn.Module):
+    """Leaves something behind at every run."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(2))
+        self.log, self.runs = [], 0
+
+    def forward(self, x):
+        self.steps += 1
+        self.last = x.detach()
+        self.log.append(x)
+        self.runs += 1
+        return torch.rand(2) + (x if x.sum() > 0 else -x)
+
+
+def test_what_a_run_leaves_behind_is_put_back():
+    model = Untidy()
+    steps, last, random = model.steps, model.last, torch.get_rng_state()
+    assert graph_of(model, torch.ones(2)).importer == "a run"
+    assert model.steps is steps
+    assert model.last is last
+    assert (steps.item(), last.tolist(), model.log, model.runs) == (0, [0, 0], [], 0)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not model._forward_hooks
+    graph_of(model)
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_without_inputs_there_is_a_picture(case):

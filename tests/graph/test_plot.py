@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from xml.etree import ElementTree
 
 import graphviz
@@ -171,6 +172,14 @@ def test_without_dot_notebooks_get_the_source(monkeypatch):
     assert list(bundle) == ["text/plain"]
     assert "`dot` is not installed" in bundle["text/plain"]
     assert picture.source in bundle["text/plain"]
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    monkeypatch.delitem(sys.modules, "feedline.graph.digraph", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'feedline\[viz\]'"):
+        fl.plot_network(TWICE, (2, 3))
+    assert fl.summary(TWICE, (2, 3)).parameters == 12
 
 
 @needs_dot

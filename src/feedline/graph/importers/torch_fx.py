@@ -21,14 +21,13 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
     args, kwargs = given
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _Walk(model, shaped=True)
-    held = walk.held
     for spec in program.graph_signature.input_specs:
         if spec.target is not None:
-            name = held.first.get(spec.target)
-            walk.held_by[spec.arg.name] = name or held.constant(program.constants[spec.target], spec.target)
+            name = walk.held.first.get(spec.target)
+            walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
     tree = program.call_spec.out_spec
     walk.all(program.graph, _leaf_names(tree))
-    return Graph(reachable(walk.operations), held.table, walk.scopes.table, "torch.export", notes)
+    return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.export", notes)
 
 
 def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, ...] = ()) -> Graph:
@@ -40,7 +39,7 @@ def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, .
         unknown = set(kwargs) - set(names)
         if unknown:
             raise TypeError(f"expected arguments {', '.join(names)}, got {', '.join(sorted(unknown))}")
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.no_grad():
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
     walk = _Walk(model, shaped=given is not None)
     walk.all(traced.graph)

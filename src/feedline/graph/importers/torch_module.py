@@ -38,7 +38,7 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
     notes: list[str] = []
     if inputs is None:
         try:
-            with _quietly():
+            with _quietly(), _unchanged(model):
                 return from_fx(model, None)
         except Exception as error:  # whatever the module's code makes of a tracer
             notes.append(f"torch.fx: {_said(error)}")
@@ -52,7 +52,7 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
         except Exception as error:
             notes.append(f"{name}: {_said(error)}")
     try:
-        with _unchanged(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad():
+        with _unchanged(model), torch.no_grad():
             return from_run(model, args, kwargs, (*notes, "one run on the inputs: other inputs may go other ways"))
     except Exception as error:
         raise ValueError(
@@ -73,26 +73,24 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a run or a tracer leaves behind: buffers, and attributes of modules."""
+    """Puts back what a run or a tracer leaves behind: values of buffers, attributes, what lists and dicts hold, random numbers."""
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
-    lists = [(vars(m)["_flat_weights"], list(vars(m)["_flat_weights"])) for m in model.modules() if _is_recurrent(m)]
+    # torch.export, for one, leaves its stand-ins for weights in a list that LSTMs keep.
+    held = [(v, v.copy()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
     try:
-        yield
+        with torch.random.fork_rng(devices=_devices(model)):
+            yield
     finally:
         for module, before in attributes:
             vars(module).clear()
             vars(module).update(before)
-        for held, before_ in lists:
-            held[:] = before_
+        for container, content in held:
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
         with torch.no_grad():
             for buffer, value in buffers.items():
                 buffer.copy_(value)
-
-
-def _is_recurrent(module: torch.nn.Module) -> bool:
-    # torch keeps their weights twice, and torch.export leaves its own stand-ins in the second place.
-    return isinstance(vars(module).get("_flat_weights"), list)
 
 
 @contextlib.contextmanager
