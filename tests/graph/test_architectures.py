@@ -113,6 +113,28 @@ def test_fx_sees_the_same_where_it_can(case, graph):
     assert fx.num_parameters() == graph.num_parameters()
 
 
+def test_every_operation_leads_to_an_output(graph):
+    used = {source.key for o in graph.operations for source in o.inputs}
+    assert all(o.key in used or o.role != "operation" for o in graph.operations)
+
+
+class Parts(torch.nn.Module):
+    def forward(self, x):
+        narrow, wide = x.split([1, 3], 1)
+        return narrow.exp(), wide.log()
+
+
+@pytest.mark.parametrize(
+    "read", [graph_of, lambda m, x: from_fx(m, arguments(m, x)), lambda m, x: from_run(m, *arguments(m, x), ())]
+)
+def test_operations_take_the_output_that_they_take(read):
+    taken = {
+        head.kind: (e.index, e.type.shape) for g in [read(Parts(), (2, 4))] for e in g.edges() for head in [g[e.head]]
+    }
+    assert taken["exp"] == (0, (2, 1))
+    assert taken["log"] == (1, (2, 3))
+
+
 @pytest.mark.parametrize("fold", [False, True])
 def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
     for expand in (False, True):

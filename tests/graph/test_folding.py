@@ -106,6 +106,12 @@ def test_another_block_does_not_fold_in(kinds, times, data):
     assert sorted(s.repeats for s in small.scopes.values()) == sorted(runs)
 
 
+def test_modules_of_another_class_do_not_fold():
+    graph = chain(["relu"], 3)
+    other = replace(graph, scopes={**graph.scopes, ("2",): Scope("Other")})
+    assert [s.repeats for s in folded(other).scopes.values()] == [2, 1]
+
+
 @given(st.integers(3, 7), st.data())
 def test_a_block_that_somebody_else_looks_into_ends_the_run(times, data):
     spy = data.draw(st.integers(0, times - 2))

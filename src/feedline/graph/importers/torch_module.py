@@ -73,7 +73,7 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a run or a tracer leaves behind: values of buffers, attributes, what lists and dicts hold, random numbers."""
+    """Puts back what a run or a tracer leaves behind, in buffers, attributes, lists, dicts and random generators."""
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export, for one, leaves its stand-ins for weights in a list that LSTMs keep.
