@@ -118,6 +118,16 @@ def test_every_operation_leads_to_an_output(graph):
     assert all(o.key in used or o.role != "operation" for o in graph.operations)
 
 
+class Ravel(torch.nn.Module):
+    def forward(self, x):
+        return x.ravel().exp()
+
+
+def test_a_run_sees_what_shares_memory():
+    run = from_run(Ravel(), (torch.ones(2, 3),), {}, ())
+    assert [o.activations for o in run.operations if o.role == "operation"] == [0, 24]
+
+
 class Parts(torch.nn.Module):
     def forward(self, x):
         narrow, wide = x.split([1, 3], 1)

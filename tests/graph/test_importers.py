@@ -202,6 +202,8 @@ def test_products(rows, inner, columns):
     letters = "abc"[: len(rows)]
     equation = f"{letters}i,io->{letters}o"
     assert multiply_adds("einsum", [(*rows, inner), (inner, columns)], [], out, equation) == expected
+    turned = f"io,{letters}i->{letters}o"
+    assert multiply_adds("einsum", [(inner, columns), (*rows, inner)], [], out, turned) == expected
 
 
 @given(sizes, sizes, sizes, st.lists(sizes, min_size=1, max_size=2), st.lists(sizes, min_size=1, max_size=2))

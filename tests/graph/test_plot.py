@@ -112,6 +112,25 @@ def test_weights_are_shown_once():
     assert "12 parameters" in next(iter(n for k, n in hidden.items() if k == "0"))
 
 
+class Twice(nn.Module):
+    """One module, called twice, around a layer that is called in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Sequential(nn.Linear(3, 3))), nn.Sequential(nn.Sequential(nn.Tanh()))
+
+    def forward(self, x):
+        return self.inner(self.last(self.inner(x)))
+
+
+def test_shared_weights_stand_in_no_frame():
+    source = fl.plot_network(Twice(), (2, 3), hide_weights=False, fold=False).source
+    places = re.findall(r'^(\t+)"parameter \d+" \[', source, re.MULTILINE)
+    assert places == ["\t"] * 4  # two parameters, two calls
+    alone = fl.plot_network(nn.Sequential(nn.Sequential(nn.Linear(3, 3))), (2, 3), hide_weights=False).source
+    assert re.findall(r'^(\t+)"parameter \d+" \[', alone, re.MULTILINE) == ["\t\t"] * 2
+
+
 def test_repeats_are_counted():
     towers = nn.Sequential(*[nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(12)])
     source = fl.plot_network(towers, (2, 3)).source
