@@ -42,6 +42,14 @@ def test_a_function_with_blocks():
     assert [o.name for o in operations(graph, "input")] == ["x"]
 
 
+def test_equal_networks_give_equal_graphs():
+    def build():
+        return graph_of(C.layers.Sequential([C.layers.Dense(3), C.layers.Recurrence(C.layers.GRU(2))])(x))
+
+    x = C.sequence.input_variable(4, name="x")
+    assert build() == build()
+
+
 def test_recurrences_are_drawn_open():
     x = C.sequence.input_variable(4, name="x")
     step = C.layers.Recurrence(lambda h, a: C.tanh(C.times(a, C.parameter((4, 3), name="W")) + h))

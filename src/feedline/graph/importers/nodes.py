@@ -31,6 +31,8 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
 class _Importer:
     def __init__(self, order: list[Node]) -> None:
         self.order = order
+        # By place, so that equal networks give equal graphs; names of nodes are unique in a process only.
+        self._keys = {node: f"n{i}" for i, node in enumerate(order)}
         self.operations: list[Operation] = []
         self.parameters: dict[str, Parameter] = {}
         self.scopes: dict[Path, Scope] = {}
@@ -88,16 +90,16 @@ class _Importer:
         given = [self.behind(child) for child in node.inputs]
         below = [n for n in given if n.weights is None]
         if node in self._becomes:
-            sources = [Source(self.behind(self._becomes[node]).uid, feedback=True)]
+            sources = [Source(self._keys[self.behind(self._becomes[node])], feedback=True)]
         else:
-            sources = [Source(n.uid) for n in below]
+            sources = [Source(self._keys[n]) for n in below]
         self._dtypes[node] = node.dtype if node.is_leaf or not given else self._dtypes.get(given[0], given[0].dtype)
         kind = "state" if node in self._becomes else node.op
         ordered = given[::-1] if kind in _KERNEL_FIRST else given
         weights = [n for n in given if n.weights is not None]
         type_ = TensorType(shape_of(node), self._dtypes[node])
         operation = Operation(
-            key=node.uid,
+            key=self._keys[node],
             kind=kind,
             name=node.name or self._called.get(node, ""),
             role="input" if kind in ("input", "placeholder") else "operation",
@@ -122,7 +124,7 @@ class _Importer:
     def output(self, i: int, root: Node) -> None:
         """One of the outputs."""
         node = self.behind(root)
-        sources: tuple[Source, ...] = (Source(node.uid),) if node.weights is None else ()
+        sources: tuple[Source, ...] = (Source(self._keys[node]),) if node.weights is None else ()
         names = () if node.weights is None else (self._names[id(node.weights)],)
         self.operations.append(
             Operation(f"output.{i}", "output", root.name, "output", inputs=sources, parameters=names)

@@ -25,8 +25,7 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
         if spec.target is not None:
             name = walk.held.first.get(spec.target)
             walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
-    tree = program.call_spec.out_spec
-    walk.all(program.graph, _leaf_names(tree))
+    walk.all(program.graph, _leaf_names(program.call_spec.out_spec))
     return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.export", notes)
 
 
