@@ -143,7 +143,7 @@ class _Drawing:
     def settings(self, caption: str, direction: str) -> None:
         """Attributes of the picture."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
-        many = {"splines": "line", "nslimit": "1", "nslimit1": "1", "mclimit": "0.1"}
+        many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
             "graph",
             label=self.quoted(caption),
