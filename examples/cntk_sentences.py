@@ -11,7 +11,7 @@ place, and hands out its own ones only. All workers end with the same parameters
 
 import argparse
 
-import cntk as C
+import cntk as C  # noqa: N812  # as all its scripts do
 import numpy as np
 from cntk.io import MinibatchData, StreamInformation, UserMinibatchSource
 
@@ -26,7 +26,7 @@ class Sentences(UserMinibatchSource):
         self.words = [rng.randint(WORDS, size=rng.randint(2, 7)).tolist() for _ in range(count)]
         self.features = StreamInformation("features", 0, "sparse", np.float32, (WORDS,))
         self.labels = StreamInformation("labels", 1, "dense", np.float32, (KINDS,))
-        self.next = 0
+        self.next = self.handed_out = 0
         super().__init__()
 
     def stream_infos(self):
@@ -45,6 +45,7 @@ class Sentences(UserMinibatchSource):
             samples, self.next = samples + len(words), self.next + 1
             if self.next == len(self.words):
                 self.next, sweep_end = 0, True
+        self.handed_out += len(mine)
         if not mine:
             return {}
         kinds = np.eye(KINDS, dtype=np.float32)[[words[0] * KINDS // WORDS for words in mine]]
@@ -89,6 +90,8 @@ C.training_session(
     max_samples=2400,
     progress_frequency=300,
 ).train()
+rank, workers = C.distributed.Communicator.rank(), C.distributed.Communicator.num_workers()
+print(f"worker {rank} of {workers} had {source.handed_out} sentences")
 if settings.save:
-    z.save("%s.%d" % (settings.save, C.distributed.Communicator.rank()))
+    z.save(f"{settings.save}.{rank}")
 C.distributed.Communicator.finalize()
