@@ -1,6 +1,6 @@
 """Slot tagging through CNTK's names and in feedline's own words: the same numbers from the same initial parameters.
 
-Embedding, LSTM and a dense layer, trained on the ATIS corpus where it is at hand, and on made-up sentences of its shape.
+Embedding, LSTM and a dense layer, on the ATIS corpus where it is at hand, and on made-up sentences of its shape.
 Both read the file themselves, in CNTK's order, and have nothing in common above the data but the initial values.
 """
 

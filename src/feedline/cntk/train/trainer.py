@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
-from feedline.cntk._criterion import functions_of, module_of
+from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
@@ -238,6 +238,8 @@ class Trainer:
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
+        if isinstance(self.modern.model, CriterionNetwork):
+            parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         if self.modern.workers is not None:
             self.modern.workers.settle(saving=True)
         generators = self._ranks.random_states()
@@ -265,8 +267,11 @@ class Trainer:
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
-            own = {name: t for name, t in tensors.items() if not name.startswith("external/")}
+            own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
             self.modern.load_state_dict(own, state["trainer"])
+            if isinstance(self.modern.model, CriterionNetwork):
+                carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
+                self.modern.model.carry_on(carried)
             restore_random_state(state["random"])
         self._last = NOTHING
         external: dict[str, Any] = _unflat(state["external"], tensors)
