@@ -653,12 +653,12 @@ def test_a_checkpoint_holds_what_is_carried(tmp_path, steps):
             trainer.train_minibatch(source.next_minibatch(6, streams))
             yield trainer.previous_minibatch_loss_average
 
-    z, trainer, inputs = language_model(steps)
+    _, trainer, inputs = language_model(steps)
     source = characters(tmp_path / "d.ctf", truncation_length=3)
     list(losses(trainer, source, inputs, 3))
     trainer.save_checkpoint(str(tmp_path / "m"), source.get_checkpoint_state())
     expected = list(losses(trainer, source, inputs, 4))
-    z, trainer, inputs = language_model(steps)
+    _, trainer, inputs = language_model(steps)
     source = characters(tmp_path / "d.ctf", truncation_length=3)
     source.restore_from_checkpoint(trainer.restore_from_checkpoint(str(tmp_path / "m")))
     assert list(losses(trainer, source, inputs, 4)) == expected

@@ -32,7 +32,7 @@ class CriterionNetwork(Network):
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
-    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:
+    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """One number a label sample, of each output.
 
         Args:
