@@ -5,7 +5,7 @@ Loss and metric are computed together by one network, once a minibatch; the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +25,16 @@ class CriterionNetwork(Network):
 
     Args:
         outputs: nodes of the loss, and of the metric if there is one.
+        more: nodes whose values are wanted too.
+
+    Attributes:
+        more: the values of these, of the last minibatch.
     """
 
-    def __init__(self, outputs: Iterable[Node]) -> None:
-        super().__init__(outputs)
+    def __init__(self, outputs: Sequence[Node], more: Sequence[Node] = ()) -> None:
+        super().__init__([*outputs, *more])
+        self._count = len(outputs)
+        self.more: list[Any] = []
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
@@ -47,7 +53,16 @@ class CriterionNetwork(Network):
             node = self._by_name.get(key) if isinstance(key, str) else getattr(key, "node", None)
             if node is not None:
                 feeds[node] = packed_of(value, node)
-        return tuple(_numbers(packed.data) for packed in super().forward(feeds, *_cut(minibatch)))
+        results = super().forward(feeds, *_cut(minibatch))
+        self.more = list(results[self._count :])
+        return tuple(_numbers(packed.data) for packed in results[: self._count])
+
+    def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
+        """Another network of the same parameters and states, with more outputs."""
+        network = CriterionNetwork(self.roots[: self._count], more)
+        network.to(self.device)
+        network.memories = self.memories
+        return network
 
     def carried(self) -> dict[str, torch.Tensor]:
         """What recurrences keep for sequences that go on, under names that are the same in every process."""

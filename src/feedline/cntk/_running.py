@@ -74,7 +74,7 @@ class Runs(Operand):
 
         with torch.no_grad():
             network, _, results = self._run(arguments, outputs, device, False)
-        found = _handed(network, results, as_numpy)
+        found = handed(network, results, as_numpy)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def forward(
@@ -93,7 +93,7 @@ class Runs(Operand):
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
             network, feeds, results = self._run(arguments, outputs, device, True, _dense(inputs, arguments, self))
         state = (network, feeds, results) if keep else None
-        return state, _handed(network, results, as_numpy)
+        return state, handed(network, results, as_numpy)
 
     def backward(
         self, state: Any, root_gradients: Mapping[Any, Any] | Any, variables: Iterable[Any], as_numpy: bool = True
@@ -164,13 +164,14 @@ class Runs(Operand):
         result = next(iter(found.values())) if len(found) == 1 else found
         if outputs is None:
             return result
-        values = _handed(network, results, as_numpy, skip=1)
+        values = handed(network, results[1:], as_numpy)
         return result, next(iter(values.values())) if len(values) == 1 else values
 
 
-def _handed(network: Any, results: Sequence[Any], as_numpy: bool, skip: int = 0) -> dict[Variable, Any]:
+def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:
+    """By variable what the last of a network's outputs are, as many as there are results."""
     found = {}
-    for node, packed in list(zip(network.roots, results, strict=True))[skip:]:
+    for node, packed in zip(network.roots[len(network.roots) - len(results) :], results, strict=True):
         array = arrays_of(packed, node)
         found[variable_of(node)] = array if as_numpy else value_of(array)
     return found

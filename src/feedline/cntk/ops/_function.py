@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.cntk._nodes import node_of
 from feedline.cntk._running import Runs
-from feedline.cntk._tracing import parameters_of, traced, typed
+from feedline.cntk._tracing import parameters_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
 from feedline.graph import Node, apply, clone, find_all, leaves, replace
@@ -47,7 +47,7 @@ class Function(Runs):
             return f
         if not callable(f):
             raise TypeError(f"expected a Python function, got {type(f).__name__}")
-        return cls.of(*traced(f, [None] * len(parameters_of(f)), make_block, op_name, name))
+        return cls.of(*traced(f, types_of(f), make_block, op_name, name))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """All is done by `__new__`; functions are also made by `of`."""
@@ -74,7 +74,7 @@ class Function(Runs):
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """A decorator that gives the types of the parameters: each a dictionary of shape and dynamic axes."""
+        """A decorator that gives the types of the parameters, see `cntk.layers.typing`; None: to be inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
@@ -401,6 +401,85 @@ class Function(Runs):
             changes[node] = typed(kind, node.name).node
         self._roots = replace(self._roots, changes)
         self._order = [changes.get(n, n) for n in self._order]
+
+    # ---- training ---------------------------------------------------------------------------------
+
+    def train(
+        self,
+        minibatch_source: Any,
+        minibatch_size: Any = 32,
+        streams: Any = None,
+        model_inputs_to_streams: Any = None,
+        parameter_learners: Any = (),
+        callbacks: Any = (),
+        progress_frequency: int | None = None,
+        max_epochs: float | None = None,
+        epoch_size: int | None = None,
+        max_samples: int | None = None,
+    ) -> Any:
+        """Train by this criterion, a loss, or a loss and a metric; `Trainer` and `training_session` in one.
+
+        Args:
+            minibatch_source: a source, or a tuple of arrays, one an argument.
+            minibatch_size: a number, or what `minibatch_size_schedule` made.
+            streams: of the source, one an argument.
+            model_inputs_to_streams: the same as a dictionary by variable.
+            parameter_learners: learners.
+            callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
+                `TestConfig`.
+            progress_frequency: samples between summaries; None: ``epoch_size``.
+            max_epochs: how many epochs; None: one.
+            epoch_size: samples of an epoch; None: those of the arrays.
+            max_samples: samples, instead of ``max_epochs``.
+
+        Returns:
+            a `Record` of ``epoch_summaries`` and ``updates``, lists of records of ``loss``, ``metric`` and ``samples``,
+            and of a ``test_summary`` if there was a `TestConfig`.
+
+        Raises:
+            ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or
+                another callback.
+        """
+        from feedline.cntk.train._quick import train
+
+        return train(
+            self,
+            minibatch_source,
+            minibatch_size,
+            self._streams(streams, model_inputs_to_streams),
+            parameter_learners,
+            callbacks,
+            progress_frequency,
+            max_epochs,
+            epoch_size,
+            max_samples,
+        )
+
+    def test(
+        self,
+        minibatch_source: Any,
+        minibatch_size: Any = 32,
+        streams: Any = None,
+        model_inputs_to_streams: Any = None,
+        callbacks: Any = (),
+    ) -> Any:
+        """The average of its metric, or of its loss if it has none, over a source or arrays; see `train`.
+
+        Returns:
+            a `Record` of ``metric`` and ``samples``.
+
+        Raises:
+            ValueError: a source without an end.
+        """
+        from feedline.cntk.train._quick import test
+
+        mapped = self._streams(streams, model_inputs_to_streams)
+        return test(self, minibatch_source, minibatch_size, mapped, callbacks or ())
+
+    def _streams(self, streams: Any, by_variable: Any) -> Any:
+        if streams and by_variable:
+            raise ValueError("expected streams or model_inputs_to_streams, got both")
+        return self.argument_map(*streams) if streams else by_variable
 
     # ---- files ------------------------------------------------------------------------------------
 
