@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from feedline.cntk.train._evaluator import Evaluator
 from feedline.cntk.io import MinibatchSource, UserMinibatchSource
 from feedline.cntk.learners._schedules import sizes_of
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.train._configs import CheckpointConfig, CrossValidationConfig, TestConfig
+from feedline.cntk.train._evaluator import Evaluator
 from feedline.cntk.train.trainer import Trainer
 from feedline.cntk.train.training_session import from_arrays, training_session
 from feedline.cntk.variables import Record
