@@ -133,13 +133,16 @@ class Padded:
     """
 
     def __init__(self, sequences: Sequences, which: NDArray[np.int64] | None, backwards: bool) -> None:
-        lengths = sequences.lengths if which is None else sequences.lengths[which]
-        begins = np.cumsum(lengths) - lengths
-        place = np.arange(lengths.sum()) - np.repeat(begins, lengths)
+        if which is None:
+            lengths, place, owner = sequences.lengths, sequences._place, sequences._owner
+        else:
+            lengths = sequences.lengths[which]
+            place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            owner = np.repeat(np.arange(len(lengths)), lengths)
         step = np.repeat(lengths, lengths) - 1 - place if backwards else place
         to_device = sequences._to_device
         self.count, self.longest = len(lengths), int(lengths.max(initial=0))
-        self.places = to_device(step * self.count + np.repeat(np.arange(self.count), lengths))
+        self.places = to_device(step * self.count + owner)
         self.which = self.rows = None
         if which is not None:
             self.which = to_device(which)

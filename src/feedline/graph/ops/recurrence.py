@@ -49,29 +49,41 @@ def _along_sequences(site: Site) -> tuple[str, ...]:
     return axes
 
 
-def _weights(
-    x: Any, w: torch.Tensor, h: torch.Tensor, b: torch.Tensor, node: Node, order: torch.Tensor | None
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Dense input, and weights as torch's kernels want them: gates first.
+class _Weights:
+    """Brings a recurrence's input and weights to what torch's kernels want.
 
     Args:
-        x: dense or sparse rows.
-        w, h, b: as in the graph, gates last.
-        node: the recurrence.
         order: int64 (gates,): where torch's gates stand in the graph; None: as there.
     """
-    if order is not None and order.device != b.device:
-        order = order.to(b.device)
 
-    def ordered(weights: torch.Tensor) -> torch.Tensor:
-        return weights.contiguous() if order is None else weights.index_select(0, order)
+    def __init__(self, order: torch.Tensor | None) -> None:
+        self._order = order
+        self._into: torch.Tensor | None = None
 
-    if isinstance(x, SparseRows):
+    def _ordered(self, weights: torch.Tensor) -> torch.Tensor:
+        if self._order is None:
+            return weights.contiguous()
+        if self._order.device != weights.device:
+            self._order = self._order.to(weights.device)
+        return weights.index_select(0, self._order)
+
+    def __call__(
+        self, x: Any, w: torch.Tensor, h: torch.Tensor, b: torch.Tensor, node: Node
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Dense input, and weights, gates first, with or without biases; the graph has gates last.
+
+        Args:
+            x: dense or sparse rows.
+            w, h, b: as in the graph.
+            node: the recurrence.
+        """
+        if not isinstance(x, SparseRows):
+            return dense(x, node), [self._ordered(w.t()), self._ordered(h.t()), self._ordered(b), torch.zeros_like(b)]
         # The kernels take no gates that are summed already, so what was looked up goes through an identity.
-        data, into = x.matmul(w), ordered(torch.eye(len(b), dtype=b.dtype, device=b.device))
-    else:
-        data, into = dense(x, node), ordered(w.t())
-    return data, [into, ordered(h.t()), ordered(b), torch.zeros_like(b)]
+        into = self._into
+        if into is None or into.device != b.device or into.dtype != b.dtype:
+            into = self._into = self._ordered(torch.eye(len(b), dtype=b.dtype, device=b.device))
+        return x.matmul(w) + b, [into, self._ordered(h.t())]
 
 
 def _initial(state: torch.Tensor, node: Node, batch: Batch, like: torch.Tensor) -> torch.Tensor:
@@ -100,7 +112,7 @@ def _run(kernel: Kernel, node: Node, batch: Batch, x: torch.Tensor, weights: Any
         return x.new_zeros(0, node.shape[0])
     if batch.cut is not None:
         return _run_pieces(kernel, node, batch, x, weights, states)
-    settings = (weights, True, 1, 0.0, batch.training, False, False)
+    settings = (weights, len(weights) == 4, 1, 0.0, batch.training, False, False)
     groups = sequences.padded(backwards)
     if groups[0].rows is None:
         return groups[0].packed(kernel(groups[0].padded(x), _as_one(states), *settings)[0])
@@ -123,7 +135,9 @@ def _run_pieces(kernel: Kernel, node: Node, batch: Batch, x: torch.Tensor, weigh
     # Sequences without samples stand last, and the kernel does not see them.
     mine = [s[None].contiguous() for s in begun.index_select(0, steps.order)[: steps.active[0]].chunk(len(states), 1)]
     sizes = torch.tensor(steps.active)
-    y, *ends = kernel(x.index_select(0, steps.rows), sizes, _as_one(mine), weights, True, 1, 0.0, batch.training, False)
+    y, *ends = kernel(
+        x.index_select(0, steps.rows), sizes, _as_one(mine), weights, len(weights) == 4, 1, 0.0, batch.training, False
+    )
     seen = steps.order[: steps.active[0]]
     batch.cut.keep_ends(node.uid, begun.detach().index_copy(0, seen, torch.cat(ends, 2)[0].detach()))
     return y.index_select(0, steps.back)
@@ -136,10 +150,10 @@ def _as_one(states: Sequence[torch.Tensor]) -> Any:
 def _lstm(node: Node) -> Run:
     cells = node.shape[0]
     # Gates stand as input, candidate, forget, output in CNTK, and as input, forget, candidate, output in torch.
-    order = torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1)
+    prepare = _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1))
 
     def run(batch: Batch, x: Any, w: Any, h: Any, b: Any, h0: Any, c0: Any) -> Any:
-        data, weights = _weights(x, w, h, b, node, order)
+        data, weights = prepare(x, w, h, b, node)
         states = [_initial(h0, node, batch, h), _initial(c0, node, batch, h)]
         return _run(torch.lstm, node, batch, data, weights, states)
 
@@ -148,9 +162,10 @@ def _lstm(node: Node) -> Run:
 
 def _rnn(node: Node) -> Run:
     kernel = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[node.attributes["activation"]]
+    prepare = _Weights(None)
 
     def run(batch: Batch, x: Any, w: Any, h: Any, b: Any, h0: Any) -> Any:
-        data, weights = _weights(x, w, h, b, node, None)
+        data, weights = prepare(x, w, h, b, node)
         return _run(kernel, node, batch, data, weights, [_initial(h0, node, batch, h)])
 
     return run
