@@ -653,7 +653,7 @@ ELSEWHERE = {
     "sequence_is_first", "sequence_is_last", "reduce_everything", "reduce_batch", "dropout", "random_uniform",
     "random_normal", "random_gumbel", "random_bernoulli", "random_sample", "batch_normalization",
     "convolution_transpose", "assign",
-    # test_recurrence and test_user
+    # test_recurrence and test_gradients
     "lstm", "rnn", "loop", "pick", "user", "user_output",
 }  # fmt: skip
 
