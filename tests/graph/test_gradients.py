@@ -1,7 +1,7 @@
 """Gradients of every operation: what the cases of test_ops leave open, and that nothing is left out.
 
 Smooth operations are held against finite differences in test_ops, over ragged minibatches; recurrences in
-test_recurrence. Here: sparse samples, functions of a user's own, operations whose result does not move, and random ones.
+test_recurrence. Here: sparse samples, functions of a user's own, random operations, and those whose result never moves.
 """
 
 from __future__ import annotations
