@@ -645,6 +645,21 @@ def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
     close(total, sum(e.sum() for e in expected))
 
 
+def test_functions_run_piece_by_piece(tmp_path):
+    z, _, inputs = language_model(0)
+    x = inputs["x"]
+    whole = characters(tmp_path / "d.ctf", max_sweeps=1)
+    expected = z.eval({x: whole.next_minibatch(20)[whole.streams.x]})
+    source = characters(tmp_path / "d.ctf", truncation_length=3, max_sweeps=1)
+    first, second = (source.next_minibatch(6, {x: source.streams.x}) for _ in range(2))
+    found = [*z.eval(first), *z.eval(second[x])]
+    begins = [*first[x].data._starts, *second[x].data._starts]
+    assert begins == [True, True, False, False, True]
+    same(found, [expected[0][:3], expected[1][:3], expected[0][3:6], expected[1][3:], expected[2][:2]])
+    with pytest.raises(ValueError, match="whole sequences"):
+        C.sequence.last(z).eval(first)
+
+
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_checkpoint_holds_what_is_carried(tmp_path, steps):
     def losses(trainer, source, inputs, count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,13 @@ def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> d
 
 def _is_nothing(arguments: Any) -> bool:
     return isinstance(arguments, tuple) and not arguments
+
+
+def pieces_of(data: Iterable[Any]) -> tuple[Any, Any]:
+    """(lanes, begins) of data that is pieces of sequences, see `feedline.Minibatch`; (None, None) of any other."""
+    values = (getattr(item, "data", item) if hasattr(item, "num_sequences") else item for item in data)
+    cut = next((v for v in values if isinstance(v, Value) and v.lanes is not None), None)
+    return (None, None) if cut is None else (cut.lanes, cut._starts)
 
 
 def arrays_of(packed: Any, node: Node) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._feeding import arrays_of, feeds_of, rows_of, value_of
+from feedline.cntk._feeding import arrays_of, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -53,7 +53,9 @@ class Runs(Operand):
                     raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
                 given.data.requires_grad_(True)
                 feeds[node] = given
-        return network, feeds, network({node: feeds[node] for node in network.inputs if node in feeds})
+        given = arguments.values() if isinstance(arguments, Mapping) else _listed(arguments)
+        fed = {node: feeds[node] for node in network.inputs if node in feeds}
+        return network, feeds, network(fed, *pieces_of(given))
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -166,6 +168,10 @@ class Runs(Operand):
             return result
         values = handed(network, results[1:], as_numpy)
         return result, next(iter(values.values())) if len(values) == 1 else values
+
+
+def _listed(arguments: Any) -> Sequence[Any]:
+    return arguments if isinstance(arguments, (list, tuple)) else (arguments,)
 
 
 def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:
