@@ -204,6 +204,11 @@ def test_functions_take_types_from_decorators_and_annotations():
     assert (fed.is_input, fed.is_sparse, len(fed.dynamic_axes)) == (True, True, 2)
     assert [v.name for v in signed.arguments] == ["x", "y"]
     assert all(v.is_input for v in signed.arguments)
+    for given, axes in ((3, 1), ((3,), 1), (C.sequence.input_variable(3), 2)):
+        model = C.layers.Dense(2)
+        model.update_signature(given)
+        (fed,) = model.arguments
+        assert (fed.is_input, fed.shape, len(fed.dynamic_axes)) == (True, (3,), axes)
     x, y = signed.arguments
     (found,) = signed.eval({x: np.ones((1, 3)) * 2, y: [np.ones((2, 3))]})
     close(found, 2 * np.ones((2, 3)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from feedline.cntk._nodes import axis_names, dims, dtype_name, node_of
+from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Variable, placeholder, variable_of
 from feedline.graph import Node, apply
 from feedline.graph.node import input_node
@@ -27,13 +28,14 @@ def typed(kind: Any, name: str) -> Variable:
     """A placeholder for an argument; an input if its type tells the shape.
 
     Args:
-        kind: None, a shape, or a mapping with ``shape``, and if wanted ``dynamic_axes``, ``is_sparse``, ``dtype``.
+        kind: None, the shape of one sample, or a mapping with ``shape``, and if wanted ``dynamic_axes``,
+            ``is_sparse``, ``dtype``.
         name: its name.
     """
     if kind is None:
         return placeholder(name=name)
     if not isinstance(kind, Mapping):
-        kind = {"shape": kind}
+        kind = {"shape": kind, "dynamic_axes": [Axis.default_batch_axis()]}
     shape, axes = kind.get("shape"), kind.get("dynamic_axes")
     if shape is None or axes is None:
         return placeholder(shape, axes, name)

@@ -221,8 +221,7 @@ class Function(Described):
         """Give placeholders types: each a shape, a dictionary of shape and dynamic axes, or a variable."""
         changes = {}
         for node, given in self._bound(args, kwargs).items():
-            kind = given if isinstance(given, Mapping) else {"shape": given.shape if hasattr(given, "shape") else given}
-            changes[node] = typed(kind, node.name).node
+            changes[node] = typed(given.type if isinstance(given, (Function, Variable)) else given, node.name).node
         self._roots = replace(self._roots, changes)
         self._order = [changes.get(n, n) for n in self._order]
 
