@@ -15,10 +15,10 @@ _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 - `feedline run --as mxnet SCRIPT [arguments]` runs a script unchanged;
 - `feedline.mxnet.install()` makes `import mxnet` mean the façade, in this process.
 
-So far it covers key-value stores within one process, and arrays, contexts and optimizers as far as stores need them.
-Networks, Gluon and its Trainer, and drawings are absent.
-[Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) leads away from it. This page is made from the table that
-the façade itself uses (`python -m tests.docs.mxnet_table`).
+So far it covers key-value stores within one process; symbols, their execution, pictures and tables; iterators over
+arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them. Gluon is absent.
+[Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) and [from mx.viz](../how-to/from-mxnet-symbols.md) lead
+away from it. This page is made from the table that the façade itself uses (`python -m tests.docs.mxnet_table`).
 
 - **Provided**: as in MXNet. A sentence behind a name says which defect of MXNet is mended.
 - **Approximated**: with the difference that the sentence says.

@@ -20,6 +20,7 @@ EXAMPLES = ROOT / "examples"
 ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
 TESTED = {
     "async_lstm",
+    "cntk_sentences",
     "tagging",
     "sequence_classifier",
     "digits",
