@@ -121,7 +121,9 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
         large = None
         if settings.large_bytes:
             large = feed_large(settings, folder, corpora, view)
-        shutil.copy(folder / "checkpoints" / "run.jsonl", out)
+        for name in ("run.jsonl", "network.svg"):
+            if (folder / "checkpoints" / name).exists():  # the picture is drawn only where dot is installed
+                shutil.copy(folder / "checkpoints" / name, out)
     losses = {"killed": killed.pop("losses"), "resumed": resumed.pop("losses")}
     return Outcome(asdict(settings), facts, losses, killed, resumed, proof, large, time.perf_counter() - began)
 
