@@ -15,8 +15,8 @@ _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 - `feedline run --as mxnet SCRIPT [arguments]` runs a script unchanged;
 - `feedline.mxnet.install()` makes `import mxnet` mean the façade, in this process.
 
-So far it covers key-value stores within one process, and arrays, contexts and optimizers as far as stores need them.
-Networks, Gluon and its Trainer, and drawings are absent.
+It covers key-value stores, arrays, contexts and optimizers as far as stores need them, and Gluon's Trainer over
+parameters of torch. Networks and drawings are absent.
 [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) leads away from it. This page is made from the table that
 the façade itself uses (`python -m tests.docs.mxnet_table`).
 

@@ -20,6 +20,7 @@ EXAMPLES = ROOT / "examples"
 ATIS = [folder / "shared" / "data" / "atis.train.ctf" for folder in (ROOT.parent, ROOT.parent.parent)]
 TESTED = {
     "cntk_own_source",
+    "matrix_factorisation",
     "async_lstm",
     "tagging",
     "sequence_classifier",
@@ -86,6 +87,12 @@ def test_digits(main, tmp_path):
 @example("user_source")
 def test_user_source(main):
     assert main([]) < 0.01
+
+
+@example("matrix_factorisation")
+def test_matrix_factorisation(main):
+    """The noise that ratings were made with is 0.1; without learning the error is 2."""
+    assert main([]) < 0.12
 
 
 def run(name):

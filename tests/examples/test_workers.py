@@ -120,6 +120,16 @@ def test_data_parallel_lstm(compress):
     assert float(re.match(r"([\d.]+)% wrong", first)[1]) < 5
 
 
+def test_matrix_factorisation():
+    """Both workers find the factors, and neither pulls nearly all rows."""
+    first, second = last_words("matrix_factorisation", "--store", "dist_sync")
+    assert first.split(",")[0] == second.split(",")[0]
+    for words in (first, second):
+        error, pulled = re.fullmatch(r"error ([\d.]+), (\d+) of 700 rows pulled a step", words).groups()
+        assert float(error) < 0.12
+        assert int(pulled) < 350
+
+
 def test_cntk_own_source():
     """Both workers have had sentences; they end with the same bits."""
     first, second = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline import _facades
-from feedline.mxnet import base, context, kvstore, ndarray, optimizer
+from feedline.mxnet import base, context, gluon, kvstore, ndarray, optimizer
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
 from feedline.mxnet._names import explain
@@ -27,6 +27,7 @@ __all__ = [
     "cpu",
     "cpu_pinned",
     "current_context",
+    "gluon",
     "gpu",
     "install",
     "kv",

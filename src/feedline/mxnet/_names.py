@@ -20,11 +20,11 @@ def explain(module: str, name: str) -> Exception:
 
 NAMES: dict[str, Names] = {
     "mxnet": Names(
-        provided="Context MXNetError base context cpu cpu_pinned current_context gpu kv kvstore nd ndarray num_gpus "
+        provided="Context MXNetError base context cpu cpu_pinned current_context gluon gpu kv kvstore nd ndarray num_gpus "
         "optimizer",
         absent={
             **_all(
-                "attribute autograd gluon init initializer metric mod model module monitor name np npx operator rtc "
+                "attribute autograd init initializer metric mod model module monitor name np npx operator rtc "
                 "sym symbol",
                 _NETWORKS,
             ),
@@ -42,6 +42,32 @@ NAMES: dict[str, Names] = {
         provided="Context current_context gpu num_gpus",
         approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
         added={"Context.device": "the `torch.device`"},
+    ),
+    "mxnet.gluon": Names(
+        mended={
+            "Trainer.load_states": "restores all devices",
+            "Trainer.save_states": "the same file wherever updates are made",
+            "Trainer.set_learning_rate": "reaches the optimizer of ``dist_sync``; where it cannot (``dist_async``) it "
+            "is an error",
+            "Trainer.step": "may be called with another batch size at any time, but with ``dist_async``",
+            "Trainer.update": "as `step`",
+        },
+        provided="Trainer.learning_rate Trainer.optimizer",
+        approximated={
+            "Trainer": "over parameters of torch: a dict by name, a list, or for each parameter a list of its copies on "
+            "several devices; a step forgets gradients, so that `backward()` writes them anew; `update_on_kvstore=True` "
+            "without a store is a ValueError (MXNet: AttributeError)",
+            "Trainer.allreduce_grads": "adds up in one call of the store",
+        },
+        absent={
+            **_all(
+                "Block Constant HybridBlock Parameter ParameterDict SymbolBlock block contrib loss model_zoo nn "
+                "parameter rnn utils",
+                _NETWORKS,
+            ),
+            "data": "use `feedline.DataLoader`, or `fl.MinibatchSource`",
+            "trainer": "`Trainer` is in `mxnet.gluon`",
+        },
     ),
     "mxnet.kvstore": Names(
         provided="KVStore KVStore.broadcast KVStore.is_capable KVStore.num_workers KVStore.rank KVStore.type",
