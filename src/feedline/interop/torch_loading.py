@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 import torch.utils.data
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import IterableDataset, StackDataset, Subset, TensorDataset
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
@@ -176,8 +178,9 @@ _RANDOM = frozenset(
 class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
     """While it is entered, random functions of torch called in this thread draw from the thread's own generator.
 
-    The global one is the loop's, which may be drawing at the same moment. Functions that take no generator (dropout,
-    ``torch.rand_like``) stay with it.
+    The global one is the loop's, which may be drawing at the same moment. Functions that take a generator are given
+    this one, for a microsecond; into those that take none (dropout, attention) it is brought an operation at a time,
+    for 50 us each. Other functions are left alone.
 
     Args:
         number: what seeds the generator for the sample of the moment.
@@ -188,16 +191,70 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
         self._number = number
         self._seeded: int | None = None
         self._generator: Any = None
+        self._within = _Within(self._own)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _RANDOM and kwargs.get("generator") is None:
-            number = self._number()
-            if number != self._seeded:
-                self._generator = torch.Generator().manual_seed(number)
-                self._seeded = number
-            kwargs = {**kwargs, "generator": self._generator}
+        if func in _RANDOM:
+            if kwargs.get("generator") is None:
+                kwargs = {**kwargs, "generator": self._own()}
+        elif _draws(func):
+            with self._within:
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _own(self) -> Any:
+        number = self._number()
+        if number != self._seeded:
+            self._generator, self._seeded = torch.Generator().manual_seed(number), number
+        return self._generator
+
+
+class _Within(TorchDispatchMode):
+    """Gives a generator to the operations that functions are made of."""
+
+    def __init__(self, own: Callable[[], Any]) -> None:
+        super().__init__()
+        self._own = own
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        return _with_generator(func)(*args, **{**kwargs, "generator": self._own()})
+
+
+@functools.cache
+def _with_generator(op: Any) -> Any:
+    """An operation, or the overload of it that takes a generator and what it takes itself."""
+    own = {argument.name for argument in op._schema.arguments} | {"generator"}
+    for overload in (op._overloadname, *op.overloadpacket.overloads()):
+        found = getattr(op.overloadpacket, overload)
+        if {argument.name for argument in found._schema.arguments} == own:
+            return found
+    raise RuntimeError(
+        f"{op} draws from torch's global generator, which threads share with the loop, and takes no other: "
+        "expected worker processes for such a dataset (workers='process')"
+    )
+
+
+@functools.cache
+def _draws(func: Any) -> bool:
+    """Whether a function of torch draws random numbers: it says so, or it names one that does.
+
+    Some only choose between two functions, which they hold.
+    """
+    names = {getattr(func, "__name__", "")}
+    for function in (func, *inspect.getclosurevars(func).nonlocals.values()) if inspect.isfunction(func) else ():
+        names.update(getattr(getattr(function, "__code__", None), "co_names", ()))
+    return any(_is_random(name) for name in names)
+
+
+def _is_random(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None)
+    return isinstance(packet, torch._ops.OpOverloadPacket) and any(
+        torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in packet.overloads()
+    )
 
 
 # ---- worker info --------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ GLOBALS = {
     "normal": lambda _: np.random.standard_normal(),
     "torch": lambda _: torch.rand(()),
     "randn": lambda _: torch.randn(()),
+    "like": lambda _: torch.rand_like(torch.zeros(())),
     "twice": lambda _: torch.rand(()) + 10 * torch.rand(2)[0] + 10 * torch.empty(2).normal_()[1],
 }
 
@@ -184,6 +185,60 @@ def test_threads_draw_as_one_process_does(name):
     assert content(loader) == expected
     assert content(loader) == content(fl_second_sweep(draw))
     assert states() == before
+
+
+F = torch.nn.functional
+LONG = torch.ones(2, 3, 64)
+WITHOUT_GENERATOR = {
+    "dropout": lambda: F.dropout(LONG),
+    "in place": lambda: F.dropout(LONG.clone(), inplace=True),
+    "module": lambda: torch.nn.Dropout2d(0.3)(LONG[None]),
+    "alpha": lambda: F.alpha_dropout(LONG, 0.3, training=True),
+    "rrelu": lambda: F.rrelu(-LONG, training=True),
+    "gumbel": lambda: F.gumbel_softmax(LONG),
+    "pooling": lambda: F.fractional_max_pool2d(torch.arange(400.0).view(1, 20, 20), 2, output_size=9),
+    "attention": lambda: F.scaled_dot_product_attention(LONG, LONG, LONG, dropout_p=0.4),
+    "lstm": lambda: made(lambda: torch.nn.LSTM(64, 3, num_layers=2, dropout=0.5))(LONG)[0].detach(),
+    "integers": lambda: torch.randint_like(LONG, 3, 9),
+    "range": lambda: torch.randint_like(LONG, 9),
+    "gamma": lambda: torch.distributions.Gamma(2.0, 1.0).sample((5,)),
+    "binomial": lambda: torch.distributions.Binomial(10, torch.tensor(0.5)).sample((20,)),
+    "dirichlet": lambda: torch.distributions.Dirichlet(torch.ones(9)).sample(),
+    "weights": lambda: torch.nn.Linear(3, 2).weight.detach(),
+}
+
+
+def made(module):
+    """A module with weights that are always the same."""
+    built = module()
+    for parameter in built.parameters():
+        torch.nn.init.constant_(parameter, 0.1)
+    return built
+
+
+@pytest.mark.parametrize("name", WITHOUT_GENERATOR)
+def test_functions_of_torch_that_take_no_generator_draw_the_same_in_threads(name):
+    """They would draw from the generator of the loop, which draws from it too."""
+
+    def draw(_):
+        drawn = WITHOUT_GENERATOR[name]().double().flatten()
+        return (drawn * torch.arange(1, len(drawn) + 1)).sum() + 1000 * torch.rand(())
+
+    expected = content(fl.DataLoader(Drawing(draw, 24), batch_size=3, seed=1))
+    assert len(set(expected)) == 24
+    before = states()
+    loader = fl.DataLoader(Drawing(draw, 24), batch_size=3, seed=1, num_workers=3, workers="thread")
+    assert content(loader) == expected
+    assert states() == before
+
+
+def test_an_operation_that_can_be_given_no_generator_is_an_error_in_threads():
+    def draw(_):
+        return torch.native_dropout(LONG, 0.5, True)[0].sum()
+
+    list(fl.DataLoader(Drawing(draw), batch_size=3, seed=1))
+    with pytest.raises(RuntimeError, match=r"native_dropout.*expected worker processes"):
+        list(fl.DataLoader(Drawing(draw), batch_size=3, seed=1, num_workers=1, workers="thread"))
 
 
 def fl_second_sweep(draw):
