@@ -20,8 +20,8 @@ def explain(module: str, name: str) -> Exception:
 
 NAMES: dict[str, Names] = {
     "mxnet": Names(
-        provided="Context MXNetError base context cpu cpu_pinned current_context gluon gpu kv kvstore nd ndarray num_gpus "
-        "optimizer",
+        provided="Context MXNetError base context cpu cpu_pinned current_context gluon gpu kv kvstore nd ndarray "
+        "num_gpus optimizer",
         absent={
             **_all(
                 "attribute autograd init initializer metric mod model module monitor name np npx operator rtc "
@@ -54,9 +54,9 @@ NAMES: dict[str, Names] = {
         },
         provided="Trainer.learning_rate Trainer.optimizer",
         approximated={
-            "Trainer": "over parameters of torch: a dict by name, a list, or for each parameter a list of its copies on "
-            "several devices; a step forgets gradients, so that `backward()` writes them anew; `update_on_kvstore=True` "
-            "without a store is a ValueError (MXNet: AttributeError)",
+            "Trainer": "over parameters of torch: a dict by name, a list, or for each parameter a list of its copies "
+            "on several devices; a step forgets gradients, so that `backward()` writes them anew; "
+            "`update_on_kvstore=True` without a store is a ValueError (MXNet: AttributeError)",
             "Trainer.allreduce_grads": "adds up in one call of the store",
         },
         absent={
