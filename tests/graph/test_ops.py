@@ -614,4 +614,5 @@ ELSEWHERE = {
 
 
 def test_every_operation_is_tested():
-    assert set(OPS) == {case.op for case in CASES} | set(ALONG) | ELSEWHERE
+    own = {name for name in OPS if "." not in name}  # those of façades are tested with them
+    assert own == {case.op for case in CASES} | set(ALONG) | ELSEWHERE

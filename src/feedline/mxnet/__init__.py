@@ -10,32 +10,63 @@ from __future__ import annotations
 from typing import Any
 
 from feedline import _facades
-from feedline.mxnet import base, context, gluon, kvstore, ndarray, optimizer
+from feedline.mxnet import (
+    attribute,
+    base,
+    context,
+    executor,
+    gluon,
+    initializer,
+    io,
+    kvstore,
+    metric,
+    name,
+    ndarray,
+    optimizer,
+    symbol,
+    visualization,
+)
+from feedline.mxnet import initializer as init
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd
+from feedline.mxnet import symbol as sym
+from feedline.mxnet import visualization as viz
 from feedline.mxnet._names import explain
+from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 
 __version__ = "1.9.1"
 
 __all__ = [
+    "AttrScope",
     "Context",
     "MXNetError",
+    "attribute",
     "base",
     "context",
     "cpu",
     "cpu_pinned",
     "current_context",
+    "executor",
     "gluon",
     "gpu",
+    "init",
+    "initializer",
     "install",
+    "io",
     "kv",
     "kvstore",
+    "metric",
+    "name",
     "nd",
     "ndarray",
     "num_gpus",
     "optimizer",
+    "sym",
+    "symbol",
+    "visualization",
+    "viz",
 ]
 
 

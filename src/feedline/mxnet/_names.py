@@ -7,8 +7,8 @@ from feedline._facades import Names
 from feedline._facades import alike as _all
 
 _NETWORKS = "write the model in torch.nn, and push its gradients to `fl.kvstore.create(...)`"
-_DRAWING = "draw torch models with torch's own tools; graphs of old scripts are not built yet"
 _FEEDING = "use `fl.MinibatchSource` over a store, CTF or Parquet"
+_FILLING = "fill `array.tensor` with `torch.nn.init`"
 _ARRAYS = "use torch: `array.tensor` is the tensor beneath an NDArray"
 _RULES = "use `feedline.train`, or register a rule with `feedline.kvstore.register_optimizer`"
 
@@ -20,16 +20,14 @@ def explain(module: str, name: str) -> Exception:
 
 NAMES: dict[str, Names] = {
     "mxnet": Names(
-        provided="Context MXNetError base context cpu cpu_pinned current_context gluon gpu kv kvstore nd ndarray "
-        "num_gpus optimizer",
+        provided="AttrScope Context MXNetError attribute base context cpu cpu_pinned current_context executor gluon "
+        "gpu init initializer io kv kvstore metric name nd ndarray num_gpus optimizer sym symbol visualization viz",
         absent={
             **_all(
-                "attribute autograd init initializer metric mod model module monitor name np npx operator rtc "
-                "sym symbol",
+                "autograd mod model module monitor np npx operator rtc",
                 _NETWORKS,
             ),
-            **_all("viz visualization", _DRAWING),
-            **_all("image io recordio", _FEEDING),
+            **_all("image recordio", _FEEDING),
             **_all("callback lr_scheduler", "use schedules and reporters of `feedline.train`"),
             **_all("contrib random rnd test_utils", _ARRAYS),
             "kvstore_server": "servers are started by the store that needs them",
@@ -37,11 +35,22 @@ NAMES: dict[str, Names] = {
         },
         added={"install": "make `import mxnet` mean this façade in this process"},
     ),
+    "mxnet.attribute": Names(provided="AttrScope AttrScope.get", added={"AttrScope.current": "the innermost"}),
     "mxnet.base": Names(provided="MXNetError"),
     "mxnet.context": Names(
         provided="Context current_context gpu num_gpus",
         approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
         added={"Context.device": "the `torch.device`"},
+    ),
+    "mxnet.executor": Names(
+        provided="Executor Executor.arg_arrays Executor.arg_dict Executor.aux_arrays Executor.aux_dict "
+        "Executor.copy_params_from Executor.forward Executor.grad_arrays Executor.grad_dict Executor.output_dict",
+        approximated={
+            "Executor.backward": "after `forward(is_train=True)`; an output that is no loss needs `out_grads` (MXNet: "
+            "whatever lies in memory)",
+            "Executor.outputs": "fresh arrays after each `forward`",
+            "Executor.reshape": "arrays of another shape are fresh zeros, never a part of the old ones",
+        },
     ),
     "mxnet.gluon": Names(
         mended={
@@ -67,6 +76,29 @@ NAMES: dict[str, Names] = {
             ),
             "data": "use `feedline.DataLoader`, or `fl.MinibatchSource`",
             "trainer": "`Trainer` is in `mxnet.gluon`",
+        },
+    ),
+    "mxnet.initializer": Names(
+        provided="Constant InitDesc Initializer Initializer.dumps Normal One Uniform Xavier Zero create",
+        absent=_all("Bilinear FusedRNN LSTMBias Load MSRAPrelu Mixed Orthogonal register", _FILLING),
+        added=_all(
+            "Constant.fill Initializer.fill Normal.fill One.fill Uniform.fill Xavier.fill Zero.fill",
+            "fills an array as a weight, whatever its name",
+        ),
+    ),
+    "mxnet.io": Names(
+        provided="DataBatch DataDesc DataDesc.get_batch_axis DataIter DataIter.getdata DataIter.getindex "
+        "DataIter.getlabel DataIter.getpad DataIter.iter_next DataIter.next DataIter.reset NDArrayIter.getdata "
+        "NDArrayIter.getlabel NDArrayIter.getpad NDArrayIter.hard_reset NDArrayIter.iter_next "
+        "NDArrayIter.provide_data NDArrayIter.provide_label",
+        approximated={
+            "NDArrayIter": "the order is feedline's, by `seed`; the first epoch is shuffled as it is, without `reset`",
+            "NDArrayIter.reset": "before the first batch of an epoch nothing",
+        },
+        absent=_all("CSVIter ImageRecordIter LibSVMIter MNISTIter MXDataIter PrefetchingIter ResizeIter", _FEEDING),
+        added={
+            "NDArrayIter.load_state_dict": "go on where another one stood",
+            "NDArrayIter.state_dict": "where it stands",
         },
     ),
     "mxnet.kvstore": Names(
@@ -102,6 +134,19 @@ NAMES: dict[str, Names] = {
             "KVStore.set_updater": "as `_set_updater`, whose name it was before 1.0; str keys reach an updater as str "
             "(MXNet: bytes); `None` goes back to assigning",
         },
+    ),
+    "mxnet.metric": Names(
+        provided="Accuracy CompositeEvalMetric CompositeEvalMetric.add CompositeEvalMetric.get "
+        "CompositeEvalMetric.get_metric CompositeEvalMetric.reset CompositeEvalMetric.update "
+        "CompositeEvalMetric.update_dict CrossEntropy CustomMetric CustomMetric.update EvalMetric EvalMetric.get "
+        "EvalMetric.get_name_value EvalMetric.reset EvalMetric.update EvalMetric.update_dict F1 F1.reset Loss "
+        "Loss.update MAE MSE NegativeLogLikelihood Perplexity.get RMSE TopKAccuracy check_label_shapes create np",
+        mended={"Perplexity": "`axis` is the axis of the classes (MXNet: ignored, always the last)"},
+        absent=_all("Caffe MCC PCC PearsonCorrelation Torch", "use scikit-learn's metrics"),
+    ),
+    "mxnet.name": Names(
+        provided="NameManager NameManager.get Prefix Prefix.get",
+        added={"NameManager.current": "the innermost"},
     ),
     "mxnet.ndarray": Names(
         provided="NDArray NDArray.as_in_context NDArray.asnumpy NDArray.asscalar NDArray.astype NDArray.context "
@@ -157,6 +202,48 @@ NAMES: dict[str, Names] = {
             ),
             **_all("contrib", _RULES),
             "register": "use `feedline.kvstore.register_optimizer`",
+        },
+    ),
+    "mxnet.symbol": Names(
+        provided="Activation BlockGrad Cast Concat Convolution Deconvolution Dropout ElementWiseSum Embedding Flatten "
+        "FullyConnected Group L2Normalization LayerNorm LeakyReLU LinearRegressionOutput "
+        "LogisticRegressionOutput MAERegressionOutput MakeLoss Pad Pooling Reshape SliceChannel Softmax "
+        "SoftmaxActivation SoftmaxOutput SwapAxis Symbol Symbol.attr Symbol.attr_dict Symbol.eval "
+        "Symbol.get_children Symbol.get_internals Symbol.infer_shape Symbol.infer_shape_partial "
+        "Symbol.infer_type Symbol.list_arguments Symbol.list_attr Symbol.list_auxiliary_states "
+        "Symbol.list_inputs Symbol.list_outputs Symbol.name Symbol.save Symbol.tojson Variable abs activation "
+        "add_n arccos arccosh arcsin arcsinh arctan arctanh argmax argmin batch_dot broadcast_add "
+        "broadcast_div broadcast_equal broadcast_greater broadcast_greater_equal broadcast_hypot "
+        "broadcast_lesser broadcast_lesser_equal broadcast_like broadcast_maximum broadcast_minimum "
+        "broadcast_minus broadcast_mod broadcast_mul broadcast_not_equal broadcast_plus broadcast_power "
+        "broadcast_sub broadcast_to cast cbrt ceil clip concat cos cosh crop dot element_wise_sum "
+        "elemwise_add elemwise_div elemwise_mul elemwise_sub erf exp expand_dims expm1 fix flatten floor "
+        "gammaln hypot identity load load_json log log10 log1p log2 log_softmax logical_not make_loss max "
+        "max_axis maximum mean min min_axis minimum nansum negative one_hot ones ones_like pad pick pow power "
+        "prod reciprocal relu repeat reshape reshape_like rint round rsqrt sigmoid sign sin sinh slice "
+        "slice_axis smooth_l1 softmax softmax_cross_entropy softmin softsign split sqrt square squeeze stack "
+        "stop_gradient sum sum_axis swapaxes take tan tanh tile transpose trunc var where zeros zeros_like",
+        approximated={
+            "BatchNorm": "running statistics move in `forward(is_train=True)` (MXNet: in `backward`)",
+            "RNN": "without projections; with `p` above 0 torch draws what is dropped",
+            "Symbol.bind": "`group2ctx` and `shared_exec` are taken and change nothing",
+            "Symbol.simple_bind": "as `bind`; storage types and shared buffers change nothing",
+            "norm": "of order 2",
+        },
+        absent=_all(
+            "BilinearSampler CTCLoss Crop Custom GridGenerator GroupNorm InstanceNorm LRN ROIPooling SVMOutput "
+            "SequenceLast SequenceMask SequenceReverse SpatialTransformer UpSampling arange batch_take contrib diag "
+            "eye full gather_nd image khatri_rao linalg linspace op random reverse sample_multinomial scatter_nd "
+            "shape_array size_array sort sparse topk",
+            _NETWORKS,
+        ),
+    ),
+    "mxnet.visualization": Names(
+        provided="plot_network",
+        mended={
+            "print_summary": "parameters are counted from their shapes, shared ones once (MXNet: from channels, wrong "
+            "after a feature map and without shapes), all data variables are shown, and no network fails; "
+            "`exact_mxnet=True` gives MXNet's text",
         },
     ),
 }

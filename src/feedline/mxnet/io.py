@@ -1,0 +1,294 @@
+"""`mxnet.io`: `NDArrayIter`, over a `feedline.MinibatchSource`.
+
+Batches come in feedline's order: a pure function of ``seed`` and the number of the epoch, so that `NDArrayIter` resumes
+at any batch and shuffles the same way everywhere. Arrays are not copied as a whole, batches are fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.source import MinibatchSource
+from feedline.mxnet._names import explain
+from feedline.mxnet.context import current_context
+from feedline.mxnet.ndarray import NDArray
+
+__all__ = ["DataBatch", "DataDesc", "DataIter", "NDArrayIter"]
+
+
+class DataDesc(tuple[str, tuple[int, ...]]):
+    """Name and shape of an input, the batch in front; a pair, with more attributes.
+
+    Attributes:
+        name: of the argument.
+        shape: with the batch.
+        dtype: NumPy's type.
+        layout: a letter an axis.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    layout: str | None
+
+    def __new__(cls, name: str, shape: Sequence[int], dtype: Any = np.float32, layout: str | None = "NCHW") -> DataDesc:
+        """The pair."""
+        self = super().__new__(cls, (name, tuple(shape)))
+        self.name, self.shape, self.dtype, self.layout = name, tuple(shape), dtype, layout
+        return self
+
+    def __repr__(self) -> str:
+        return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"
+
+    @staticmethod
+    def get_batch_axis(layout: str | None) -> int:
+        """Where the batch is in a layout; 0 without one."""
+        return 0 if layout is None else layout.find("N")
+
+
+class DataBatch:
+    """One batch.
+
+    Attributes:
+        data: list of NDArrays.
+        label: list of NDArrays.
+        pad: how many rows at the end fill it up, and do not count.
+        index: None, or numbers of the rows.
+        bucket_key: as given.
+        provide_data: list of `DataDesc`.
+        provide_label: list of `DataDesc`.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[NDArray],
+        label: Sequence[NDArray] | None = None,
+        pad: int | None = None,
+        index: Any = None,
+        bucket_key: Any = None,
+        provide_data: Any = None,
+        provide_label: Any = None,
+    ) -> None:
+        for what, arrays in (("Data", data), ("Label", label)):
+            if arrays is not None and not isinstance(arrays, (list, tuple)):
+                raise TypeError(f"{what} must be list of NDArrays, got {type(arrays).__name__}")
+        self.data, self.label, self.pad, self.index = data, label, pad, index
+        self.bucket_key, self.provide_data, self.provide_label = bucket_key, provide_data, provide_label
+
+    def __str__(self) -> str:
+        shapes = [[array.shape for array in arrays or ()] for arrays in (self.data, self.label)]
+        return f"{type(self).__name__}: data shapes: {shapes[0]} label shapes: {shapes[1]}"
+
+
+class DataIter:
+    """What iterates over batches: `next` until StopIteration, then `reset`; subclasses give ``iter_next`` and getters.
+
+    Attributes:
+        batch_size: rows of a batch.
+    """
+
+    def __init__(self, batch_size: int = 0) -> None:
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[DataBatch]:
+        return self
+
+    def __next__(self) -> DataBatch:
+        return self.next()
+
+    def reset(self) -> None:
+        """Begin the next epoch."""
+
+    def next(self) -> DataBatch:
+        """The next batch.
+
+        Raises:
+            StopIteration: the epoch is over.
+        """
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch(data=self.getdata(), label=self.getlabel(), pad=self.getpad(), index=self.getindex())
+
+    def iter_next(self) -> bool:
+        """Go to the next batch; False at the end of the epoch."""
+        raise NotImplementedError(f"{type(self).__name__}.iter_next")
+
+    def getdata(self) -> list[NDArray]:
+        """Data of this batch."""
+        raise NotImplementedError(f"{type(self).__name__}.getdata")
+
+    def getlabel(self) -> list[NDArray]:
+        """Labels of this batch."""
+        raise NotImplementedError(f"{type(self).__name__}.getlabel")
+
+    def getpad(self) -> int | None:
+        """How many rows at the end of this batch do not count."""
+        raise NotImplementedError(f"{type(self).__name__}.getpad")
+
+    def getindex(self) -> Any:
+        """Numbers of the rows; None if they are not known."""
+        return None
+
+
+class NDArrayIter(DataIter):
+    """Batches of arrays.
+
+    Args:
+        data: an array ``(N, ...)``, a list of them, or a dict by name; what is no NDArray becomes float32.
+        label: likewise; None: none.
+        batch_size: rows of a batch.
+        shuffle: another order every epoch.
+        last_batch_handle: what becomes of a last batch that is not full: ``"pad"`` fills it with the first rows of the
+            epoch, ``"discard"`` leaves it out, ``"roll_over"`` keeps its rows for the next epoch.
+        data_name: name of the data, if it is one array.
+        label_name: name of the label, if it is one array.
+        seed: of the order.
+
+    Raises:
+        ValueError: no data, arrays of different lengths, fewer rows than a batch has, or an unknown
+            ``last_batch_handle``.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        label: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        last_batch_handle: str = "pad",
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(batch_size)
+        if last_batch_handle not in ("pad", "discard", "roll_over"):
+            raise ValueError(f"expected last_batch_handle pad, discard or roll_over, got {last_batch_handle!r}")
+        self.data, self.label = _named(data, data_name), _named(label, label_name)
+        if not self.data:
+            raise ValueError("expected data, got none")
+        lengths = {name: len(rows) for name, rows in (*self.data, *self.label)}
+        self.num_data = len(self.data[0][1])
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"expected arrays of one length, got {lengths}")
+        if not 1 <= batch_size <= self.num_data:
+            raise ValueError(f"expected a batch_size from 1 to the {self.num_data} rows there are, got {batch_size}")
+        self.shuffle, self.last_batch_handle = shuffle, last_batch_handle
+        # Data and label may have one name; streams are numbered.
+        self._streams = {str(i): rows for i, (_, rows) in enumerate((*self.data, *self.label))}
+        self._source = MinibatchSource(ArrayDeserializer(self._streams), seed=seed, shuffle=shuffle, partition=(0, 1))
+        self._epoch = self._at = 0
+        self._begun = False
+        self._batch: tuple[list[NDArray], int] | None = None
+
+    @property
+    def provide_data(self) -> list[DataDesc]:
+        """Names and shapes of a batch's data."""
+        return [self._described(name, rows) for name, rows in self.data]
+
+    @property
+    def provide_label(self) -> list[DataDesc]:
+        """Names and shapes of a batch's labels."""
+        return [self._described(name, rows) for name, rows in self.label]
+
+    def _described(self, name: str, rows: Any) -> DataDesc:
+        return DataDesc(name, (self.batch_size, *rows.shape[1:]), rows.dtype.type)
+
+    @property
+    def _over(self) -> bool:
+        end = (self._epoch + 1) * self.num_data
+        return self._at >= end if self.last_batch_handle == "pad" else self._at + self.batch_size > end
+
+    def reset(self) -> None:
+        """Begin the next epoch; with ``"roll_over"`` at the rows that were left. Before the first batch, nothing."""
+        self._begin(keep=self.last_batch_handle == "roll_over" and self._over)
+
+    def hard_reset(self) -> None:
+        """Begin the next epoch at its first row. Before the first batch, nothing."""
+        self._begin(keep=False)
+
+    def _begin(self, keep: bool) -> None:
+        if self._begun:
+            self._epoch += 1
+            self._at = self._at if keep else self._epoch * self.num_data
+            self._begun, self._batch = False, None
+
+    def iter_next(self) -> bool:
+        """See `DataIter.iter_next`."""
+        if self._over:
+            return False
+        left = (self._epoch + 1) * self.num_data - self._at
+        size = min(self.batch_size, left)
+        pad = self.batch_size - size
+        parts = [self._read(self._at, size)]
+        if pad:
+            parts.append(self._read(self._epoch * self.num_data, pad))
+        self._at += size
+        context = current_context()
+        arrays = [np.concatenate(rows) if pad else rows[0] for rows in zip(*parts, strict=True)]
+        self._begun = True
+        self._batch = [NDArray(torch.from_numpy(rows).to(context.device), context) for rows in arrays], pad
+        return True
+
+    def _read(self, at: int, size: int) -> list[Any]:
+        self._stand(at)
+        minibatch = self._source.next_minibatch(size)
+        return [np.require(minibatch[name].rows, requirements=["C", "W"]) for name in self._streams]
+
+    def _stand(self, at: int) -> None:
+        if self._source.position.samples != at:
+            self._source.seek(samples=at)
+
+    def _now(self) -> tuple[list[NDArray], int]:
+        if self._batch is None:
+            raise ValueError("expected a batch, got none yet in this epoch: call iter_next() or next() first")
+        return self._batch
+
+    def getdata(self) -> list[NDArray]:
+        """See `DataIter.getdata`."""
+        return self._now()[0][: len(self.data)]
+
+    def getlabel(self) -> list[NDArray]:
+        """See `DataIter.getlabel`."""
+        return self._now()[0][len(self.data) :]
+
+    def getpad(self) -> int:
+        """See `DataIter.getpad`."""
+        return self._now()[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, in JSON types."""
+        self._stand(self._at)
+        return {"epoch": self._epoch, "begun": self._begun, "source": self._source.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where another one stood.
+
+        Raises:
+            StateError: a state of other data, another seed or another order.
+        """
+        self._source.load_state_dict(state["source"])
+        self._epoch, self._begun, self._batch = int(state["epoch"]), bool(state["begun"]), None
+        self._at = self._source.position.samples
+
+
+def _named(given: Any, name: str) -> list[tuple[str, Any]]:
+    """(name, NumPy array) of each array."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, (list, tuple)) and given and isinstance(given[0], (NDArray, np.ndarray)):
+        pairs = [(name if len(given) == 1 else f"_{i}_{name}", rows) for i, rows in enumerate(given)]
+    else:
+        pairs = [(name, given)]
+    return [(key, rows.asnumpy() if isinstance(rows, NDArray) else np.asarray(rows, np.float32)) for key, rows in pairs]
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.io", name)

@@ -1,0 +1,173 @@
+"""`mxnet.symbol` (`mx.sym`): networks as graphs of operators, to be asked, drawn, saved and bound.
+
+Names, attributes and files are MXNet 1.9's; execution is torch's. Each function below `Group` is an operator with
+MXNet's signature: inputs, then settings, ``name`` and ``attr``; inputs that are not given become variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from feedline.mxnet._names import explain
+from feedline.mxnet.attribute import AttrScope
+
+# Importing these declares the operators, which `_make` turns into functions.
+from feedline.mxnet.symbol import _arrange, _elementwise, _heads, _layers, _lookup, _recurrent, _reductions  # noqa: F401
+from feedline.mxnet.symbol._make import FUNCTIONS, apply
+from feedline.mxnet.symbol._symbol import Symbol, _from_json, type_number, variable
+
+_OPERATORS = {name: made for name, made in FUNCTIONS.items() if not name.startswith("_")}
+globals().update(_OPERATORS)
+
+__all__ = [
+    "Group",
+    "Symbol",
+    "Variable",
+    "hypot",
+    "load",
+    "load_json",
+    "maximum",
+    "minimum",
+    "ones",
+    "pow",
+    "power",
+    "var",
+    "zeros",
+    *sorted(_OPERATORS),
+]
+
+
+def var(
+    name: str,
+    attr: Mapping[str, str] | None = None,
+    shape: Sequence[int] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+    dtype: Any = None,
+    init: Any = None,
+    stype: str | None = None,
+    **kwargs: str,
+) -> Symbol:
+    """A variable: data, a label or a parameter.
+
+    Args:
+        name: that arrays are bound to.
+        attr: more attributes.
+        shape: if it is known; 0 for lengths that are not.
+        lr_mult: factor of the learning rate.
+        wd_mult: factor of the weight decay.
+        dtype: element type.
+        init: initializer, or its text.
+        stype: storage type; noted only.
+        kwargs: attributes whose names have two underscores in front and behind.
+
+    Raises:
+        TypeError: the name is not text.
+        ValueError: another attribute.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"Expect a string for variable `name`, got {type(name).__name__}")
+    attributes = AttrScope.current().get(attr)
+    known = {"shape": shape and tuple(shape), "lr_mult": lr_mult, "wd_mult": wd_mult, "storage_type": stype}
+    attributes.update({f"__{key}__": str(value) for key, value in known.items() if value is not None})
+    if dtype is not None:
+        attributes["__dtype__"] = type_number(dtype)
+    if init is not None:
+        attributes["__init__"] = init if isinstance(init, str) else init.dumps()
+    for key, value in kwargs.items():
+        if not (key.startswith("__") and key.endswith("__")):
+            raise ValueError(
+                f"Attribute name={key} is not supported. Additional attributes must start and end with double "
+                "underscores, e.g, __yourattr__"
+            )
+        attributes[key] = str(value)
+    return variable(name, attributes)
+
+
+Variable = var
+
+
+def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
+    """A symbol with all outputs of several.
+
+    Raises:
+        TypeError: something that is no Symbol, or nothing.
+    """
+    several = list(symbols)
+    if not several or not all(isinstance(one, Symbol) for one in several):
+        raise TypeError(f"Expected a list of symbols as input, got {symbols!r}")
+    return Symbol([entry for one in several for entry in one.entries])
+
+
+def load_json(json_str: str) -> Symbol:
+    """The symbol of a JSON text.
+
+    Raises:
+        TypeError: not a text.
+        MXNetError: not the text of a symbol, or one with operators that are not here.
+    """
+    if not isinstance(json_str, str):
+        raise TypeError(f"json_str needs to be string, got {type(json_str).__name__}")
+    return _from_json(json_str)
+
+
+def load(fname: str) -> Symbol:
+    """The symbol in a file; errors as `load_json`.
+
+    Raises:
+        TypeError: the name is not text.
+        OSError: no such file.
+    """
+    if not isinstance(fname, str):
+        raise TypeError(f"fname need to be string, got {type(fname).__name__}")
+    return _from_json(Path(fname).read_text(encoding="utf-8"))
+
+
+def _either(both: str, left: str, right: str, a: Any, b: Any) -> Any:
+    """An operator of two symbols, of a symbol and a number, or Python's of two numbers."""
+    if isinstance(a, Symbol) and isinstance(b, Symbol):
+        return apply(both, [a, b], {})
+    if isinstance(a, Symbol):
+        return apply(left, [a], {"scalar": b})
+    if isinstance(b, Symbol):
+        return apply(right, [b], {"scalar": a})
+    raise TypeError(f"expected a Symbol on one side, got {type(a).__name__} and {type(b).__name__}")
+
+
+def maximum(left: Any, right: Any) -> Any:
+    """The greater of each two elements; one side may be a number."""
+    return _either("_Maximum", "_MaximumScalar", "_MaximumScalar", left, right)
+
+
+def minimum(left: Any, right: Any) -> Any:
+    """The smaller of each two elements; one side may be a number."""
+    return _either("_Minimum", "_MinimumScalar", "_MinimumScalar", left, right)
+
+
+def power(base: Any, exp: Any) -> Any:
+    """Base to the power of an exponent; one side may be a number."""
+    return _either("_Power", "_PowerScalar", "_RPowerScalar", base, exp)
+
+
+pow = power
+
+
+def hypot(left: Symbol, right: Symbol) -> Symbol:
+    """The length of the hypotenuse over two legs."""
+    return apply("_hypot", [left, right], {})
+
+
+def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol:
+    """An array of zeros."""
+    return apply("_zeros", [], {"shape": shape, "dtype": dtype}, name=name)
+
+
+def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol:
+    """An array of ones."""
+    return apply("_ones", [], {"shape": shape, "dtype": dtype}, name=name)
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.symbol", name)

@@ -1,0 +1,172 @@
+"""Shapes and element types of a whole symbol from those of some of its variables.
+
+Operators are asked forwards and backwards until nothing changes: a shape may come from below (data gives weights) or
+from above (a sum gives its terms). The time is linear in nodes for each round, and two or three rounds are usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.symbol._node import Entry, Node, topological, variables
+from feedline.mxnet.symbol._operator import Shape, Site
+from feedline.mxnet.symbol._parameters import dims
+
+# Element types by MXNet's numbers, which attributes hold.
+TYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
+
+
+@dataclass
+class Found:
+    """What is known of each output.
+
+    Attributes:
+        shapes: None where nothing is known; 0 is an unknown length.
+        types: names of element types.
+    """
+
+    shapes: dict[tuple[Node, int], Shape] = field(default_factory=dict)
+    types: dict[tuple[Node, int], str] = field(default_factory=dict)
+
+    def shape(self, entry: Entry | Node) -> Shape | None:
+        """Of an output, or of a variable."""
+        return self.shapes.get(_key(entry))
+
+    def type(self, entry: Entry | Node) -> str | None:
+        """Of an output, or of a variable."""
+        return self.types.get(_key(entry))
+
+    def knows(self, entry: Entry | Node) -> bool:
+        """Whether the shape is known to the last length."""
+        shape = self.shape(entry)
+        return shape is not None and 0 not in shape
+
+
+def _key(entry: Entry | Node) -> tuple[Node, int]:
+    return (entry, 0) if isinstance(entry, Node) else (entry.node, entry.output)
+
+
+def told(
+    outputs: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]
+) -> dict[Node, Any]:
+    """What was said of variables, by node; None says nothing.
+
+    Raises:
+        ValueError: by position and by name at once.
+        MXNetError: a name that is no variable.
+    """
+    if args and kwargs:
+        raise ValueError("Can only specify known argument shapes either by positional or kwargs way.")
+    arguments, states = variables(outputs)
+    if len(args) > len(arguments):
+        raise MXNetError(f"expected at most {len(arguments)} arguments, got {len(args)}")
+    pairs = zip(arguments, args, strict=False)
+    if kwargs:
+        known = {node.name for node in (*arguments, *states)}
+        for key in kwargs:
+            if key not in known:
+                listed = " ".join(f"[{i}]{node.name}" for i, node in enumerate(arguments))
+                raise MXNetError(
+                    f"MXNetError: InferShapeKeyword argument name {key} not found. Candidate arguments: {listed}"
+                )
+        return {node: read(kwargs[node.name]) for node in (*arguments, *states) if kwargs.get(node.name) is not None}
+    return {node: read(value) for node, value in pairs if value is not None}
+
+
+def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found:
+    """Shapes of all nodes, as far as they can be known.
+
+    Raises:
+        MXNetError: shapes that contradict each other; it names the operator.
+    """
+    order, found = topological(outputs), Found()
+    for node in order:
+        if node.operator is None:
+            shape = given.get(node)
+            if shape is None and "__shape__" in node.attributes:
+                shape = dims(node.attributes["__shape__"])
+            if shape:
+                found.shapes[node, 0] = tuple(shape)
+    working = [node for node in order if node.operator is not None]
+    while _round(working, found) or _round(reversed(working), found):
+        pass
+    return found
+
+
+def _round(nodes: Iterable[Node], found: Found) -> bool:
+    changed = False
+    for node in nodes:
+        assert node.operator is not None
+        outs = [(node, i) for i in range(node.visible)]
+        site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
+        node.operator.shape(site)
+        for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
+            if shape is not None and found.shapes.get(key) != shape:
+                found.shapes[key] = shape
+                changed = True
+    return changed
+
+
+def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: str | None = None) -> Found:
+    """Element types of all nodes: an operator's inputs and outputs share one, but for indices, labels and casts.
+
+    Args:
+        outputs: of the symbol.
+        given: by variable.
+        default: for inputs with a type of their own of which nothing is known; None: that of their operator.
+
+    Raises:
+        MXNetError: types that contradict each other; it names the operator.
+    """
+    order, found = topological(outputs), Found()
+    for node in order:
+        if node.operator is None:
+            name = given.get(node)
+            if name is None and "__dtype__" in node.attributes:
+                name = TYPES[int(node.attributes["__dtype__"])]
+            if name is not None:
+                found.types[node, 0] = name
+    working = [node for node in order if node.operator is not None]
+    while True:
+        if sum(_unify(node, found) for node in (*working, *reversed(working))):
+            continue
+        # Indices and labels that nobody told take the type of what they are used with.
+        if not sum(_settle(node, found, default) for node in working):
+            return found
+
+
+def _unify(node: Node, found: Found) -> bool:
+    assert node.operator is not None
+    ours, fixed = node.operator, node.operator.dtype(node.p)
+    names = node.input_names
+    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in ours.free]
+    outs = [(node, i) for i in range(node.visible)]
+    known = {found.types[key] for key in (*together, *outs) if key in found.types} | ({fixed} if fixed else set())
+    if len(known) > 1:
+        raise MXNetError(
+            f"Error in operator {node.name}: expected one element type for inputs and outputs, got "
+            f"{', '.join(sorted(known))}"
+        )
+    changed = False
+    for key in (*together, *outs) if known else ():
+        if key not in found.types:
+            found.types[key] = next(iter(known))
+            changed = True
+    return changed
+
+
+def _settle(node: Node, found: Found, default: str | None) -> bool:
+    assert node.operator is not None
+    mine = found.types.get((node, 0))
+    changed = False
+    for name, entry in zip(node.input_names, node.inputs, strict=True):
+        # What comes out of another operator has the type of that one, once it is known.
+        if name in node.operator.free and entry.node.operator is None and _key(entry) not in found.types:
+            kind = (mine if name in node.operator.labels else None) or default
+            if kind is not None:
+                found.types[_key(entry)] = kind
+                changed = True
+    return changed

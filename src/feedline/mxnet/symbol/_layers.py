@@ -1,0 +1,393 @@
+"""Operators with parameters, and those that go with them: layers, pooling, normalisation, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from feedline.mxnet.symbol._operator import Names, Shape, Site, define, same
+from feedline.mxnet.symbol._parameters import Parameter, dims, dtype, flag, integer, optional, real, text, word
+
+_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED: dict[int, Callable[..., Any]] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+_AVERAGE: dict[int, Callable[..., Any]] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
+_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+# Settings that told MXNet's own libraries how to work, and change no result.
+_IDLE = {
+    "workspace": Parameter(integer, 1024),
+    "cudnn_tune": Parameter(text, None),
+    "cudnn_off": Parameter(flag, False),
+}
+
+
+def _with_bias(p: Any) -> Names:
+    return ("data", "weight") if p.no_bias else ("data", "weight", "bias")
+
+
+# ---- dense --------------------------------------------------------------------------------------------------
+
+
+def _dense_shape(site: Site) -> None:
+    x, p = site.ins[0], site.p
+    if x is None:
+        return
+    width = math.prod(x[1:]) if p.flatten else x[-1]
+    site.put_in(1, (p.num_hidden, width))
+    if not p.no_bias:
+        site.put_in(2, (p.num_hidden,))
+    site.put_out((x[0], p.num_hidden) if p.flatten else (*x[:-1], p.num_hidden))
+
+
+def _dense(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
+    return functional.linear(x.reshape(len(x), -1) if p.flatten else x, w, b)
+
+
+define(
+    "FullyConnected",
+    _with_bias,
+    _dense_shape,
+    _dense,
+    {"num_hidden": Parameter(integer), "no_bias": Parameter(flag, False), "flatten": Parameter(flag, True)},
+    weights="weight bias",
+)
+
+
+def _embedding_shape(site: Site) -> None:
+    site.put_in(1, (site.p.input_dim, site.p.output_dim))
+    if site.ins[0] is not None:
+        site.put_out((*site.ins[0], site.p.output_dim))
+
+
+def _embedding(p: Any, training: bool, x: Any, w: Any) -> Any:
+    # Numbers out of range mean the first or last row.
+    return functional.embedding(x.to(torch.int64).clamp(0, p.input_dim - 1), w)
+
+
+define(
+    "Embedding",
+    "data weight",
+    _embedding_shape,
+    _embedding,
+    {
+        "input_dim": Parameter(integer),
+        "output_dim": Parameter(integer),
+        "dtype": Parameter(dtype, "float32"),
+        "sparse_grad": Parameter(flag, False),
+    },
+    weights="weight",
+    free="data",
+    dtype=lambda p: str(p.dtype),
+)
+
+# ---- convolution --------------------------------------------------------------------------------------------
+
+_WINDOW = {
+    "kernel": Parameter(dims),
+    "stride": Parameter(dims, ()),
+    "dilate": Parameter(dims, ()),
+    "pad": Parameter(dims, ()),
+    "num_filter": Parameter(integer),
+    "num_group": Parameter(integer, 1),
+    "layout": Parameter(optional(word("NCW", "NCHW", "NCDHW")), None),
+    **_IDLE,
+}
+
+
+def _steps(p: Any, rank: int) -> tuple[Shape, Shape, Shape]:
+    """Strides, dilations and padding of a window."""
+    return p.stride or (1,) * rank, p.dilate or (1,) * rank, p.pad or (0,) * rank
+
+
+def _check_rank(site: Site, x: Shape, rank: int) -> None:
+    if rank not in _CONVOLVE or len(x) != rank + 2:
+        site.refuse(f"expected data (batch, channels, *sizes) for the kernel {site.p.kernel}, got {x}")
+
+
+def _convolution_shape(site: Site) -> None:
+    x, p = site.full(), site.p
+    if x is None:
+        return
+    rank = len(p.kernel)
+    _check_rank(site, x, rank)
+    stride, dilate, pad = _steps(p, rank)
+    if x[1] % p.num_group or p.num_filter % p.num_group:
+        site.refuse(f"expected channels and filters in {p.num_group} equal groups, got {x[1]} and {p.num_filter}")
+    sizes = []
+    for n, k, s, d, a in zip(x[2:], p.kernel, stride, dilate, pad, strict=True):
+        reach = d * (k - 1) + 1
+        if reach > n + 2 * a:
+            site.refuse(f"expected a kernel that fits the input, got kernel {p.kernel} for {x}")
+        sizes.append((n + 2 * a - reach) // s + 1)
+    site.put_in(1, (p.num_filter, x[1] // p.num_group, *p.kernel))
+    if not p.no_bias:
+        site.put_in(2, (p.num_filter,))
+    site.put_out((x[0], p.num_filter, *sizes))
+
+
+def _convolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
+    rank = len(p.kernel)
+    stride, dilate, pad = _steps(p, rank)
+    return _CONVOLVE[rank](x, w, b, stride, pad, dilate, p.num_group)
+
+
+define(
+    "Convolution",
+    _with_bias,
+    _convolution_shape,
+    _convolution,
+    {**_WINDOW, "no_bias": Parameter(flag, False)},
+    weights="weight bias",
+)
+
+
+def _padding_back(p: Any, sizes: Shape) -> tuple[Shape, Shape]:
+    """Padding and what is added at the end of each axis of a deconvolution; a target shape decides both."""
+    rank = len(p.kernel)
+    stride, dilate, pad = _steps(p, rank)
+    if not any(p.target_shape):
+        return pad, p.adj or (0,) * rank
+    over = [
+        s * (n - 1) + d * (k - 1) + 1 - t
+        for n, k, s, d, t in zip(sizes, p.kernel, stride, dilate, p.target_shape, strict=True)
+    ]
+    return tuple((o + 1) // 2 for o in over), tuple(o % 2 for o in over)
+
+
+def _deconvolution_shape(site: Site) -> None:
+    x, p = site.full(), site.p
+    if x is None:
+        return
+    rank = len(p.kernel)
+    _check_rank(site, x, rank)
+    stride, dilate, _ = _steps(p, rank)
+    pad, extra = _padding_back(p, x[2:])
+    if min(pad) < 0:
+        site.refuse(f"expected a target shape within reach of the kernel, got {p.target_shape} for {x}")
+    sizes = [
+        s * (n - 1) + d * (k - 1) + 1 - 2 * a + e
+        for n, k, s, d, a, e in zip(x[2:], p.kernel, stride, dilate, pad, extra, strict=True)
+    ]
+    site.put_in(1, (x[1], p.num_filter // p.num_group, *p.kernel))
+    if not p.no_bias:
+        site.put_in(2, (p.num_filter,))
+    site.put_out((x[0], p.num_filter, *sizes))
+
+
+def _deconvolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
+    rank = len(p.kernel)
+    stride, dilate, _ = _steps(p, rank)
+    pad, extra = _padding_back(p, tuple(x.shape[2:]))
+    return _TRANSPOSED[rank](x, w, b, stride, pad, extra, p.num_group, dilate)
+
+
+define(
+    "Deconvolution",
+    _with_bias,
+    _deconvolution_shape,
+    _deconvolution,
+    {**_WINDOW, "adj": Parameter(dims, ()), "target_shape": Parameter(dims, ()), "no_bias": Parameter(flag, True)},
+    weights="weight bias",
+)
+
+# ---- pooling ------------------------------------------------------------------------------------------------
+
+
+def _windows(p: Any, sizes: Shape) -> tuple[Shape, Shape, Shape, Shape, Shape]:
+    """Kernel, strides, padding before and after, and sizes of the result."""
+    rank = len(sizes)
+    if p.global_pool:
+        return sizes, (1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank
+    stride, pad = p.stride or (1,) * rank, p.pad or (0,) * rank
+    out, after = [], []
+    for n, k, s, a in zip(sizes, p.kernel, stride, pad, strict=True):
+        room = n + 2 * a - k
+        if p.pooling_convention == "same":
+            count = -(-n // s)
+        elif p.pooling_convention == "full":
+            count = -(-room // s) + 1
+        else:
+            count = room // s + 1
+        out.append(count)
+        after.append((count - 1) * s + k - n - a)
+    return p.kernel, stride, pad, tuple(after), tuple(out)
+
+
+def _pooling_shape(site: Site) -> None:
+    x, p = site.full(), site.p
+    if x is None:
+        return
+    rank = len(x) - 2
+    if rank not in _AVERAGE or (not p.global_pool and len(p.kernel) != rank):
+        site.refuse(f"expected data (batch, channels, *sizes) for the kernel {p.kernel}, got {x}")
+    sizes = _windows(p, x[2:])[-1]
+    if min(sizes) < 1:
+        site.refuse(f"expected a kernel that fits the input, got kernel {p.kernel} for {x}")
+    site.put_out((*x[:2], *sizes))
+
+
+def _pooling(p: Any, training: bool, x: Any) -> Any:
+    rank = x.dim() - 2
+    kernel, stride, before, after, _ = _windows(p, tuple(x.shape[2:]))
+    # What no window reaches is cut off, hence negative numbers.
+    edges = [n for pair in reversed(list(zip(before, after, strict=True))) for n in pair]
+    if p.pool_type == "max":
+        return _MAXIMUM[rank](functional.pad(x, edges, value=-math.inf), kernel, stride)
+    cells = math.prod(kernel)
+    if p.pool_type == "lp":
+        total = _AVERAGE[rank](functional.pad(x.abs() ** p.p_value, edges), kernel, stride) * cells
+        return total ** (1 / p.p_value)
+    total = _AVERAGE[rank](functional.pad(x, edges), kernel, stride) * cells
+    if p.pool_type == "sum":
+        return total
+    counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    if p.count_include_pad and not p.global_pool:
+        # Cells of the padding count, those beyond it do not.
+        counted = functional.pad(counted, [n for a in reversed(before) for n in (a, a)], value=1.0)
+        edges = [n for a, b in reversed(list(zip(before, after, strict=True))) for n in (0, b - a)]
+    return total / (_AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
+
+
+define(
+    "Pooling",
+    "data",
+    _pooling_shape,
+    _pooling,
+    {
+        "kernel": Parameter(dims, ()),
+        "pool_type": Parameter(word("avg", "lp", "max", "sum"), "max"),
+        "global_pool": Parameter(flag, False),
+        "pooling_convention": Parameter(word("full", "same", "valid"), "valid"),
+        "stride": Parameter(dims, ()),
+        "pad": Parameter(dims, ()),
+        "p_value": Parameter(optional(integer), 2),
+        "count_include_pad": Parameter(optional(flag), True),
+        "layout": Parameter(optional(word("NCW", "NCHW", "NCDHW")), None),
+        "cudnn_off": Parameter(flag, False),
+    },
+    # A workspace of the CPU library that MXNet 1.9 was built with.
+    hidden=lambda p: int(p.pool_type == "max" and 1 <= len(p.kernel) <= 3),
+)
+
+# ---- normalisation ------------------------------------------------------------------------------------------
+
+
+def _by_channel(site: Site) -> None:
+    shape = site.ins[0] if site.ins[0] is not None else site.outs[0]
+    if shape is not None:
+        site.put_in(0, shape)
+        site.put_out(shape)
+        channels = shape[site.axis(site.p.axis, len(shape))]
+        for i in range(1, len(site.ins)):
+            site.put_in(i, (channels,))
+        for i in range(1, len(site.outs)):
+            site.put_out((channels,), i)
+
+
+def _batch_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+    axis = p.axis % x.dim()
+    over = [i for i in range(x.dim()) if i != axis]
+    wide = [-1 if i == axis else 1 for i in range(x.dim())]
+    if training and not p.use_global_stats:
+        now_mean, now_variance = x.mean(over), x.var(over, unbiased=False)
+        with torch.no_grad():
+            mean.lerp_(now_mean.to(mean.dtype), 1 - p.momentum)
+            variance.lerp_(now_variance.to(variance.dtype), 1 - p.momentum)
+    else:
+        now_mean, now_variance = mean.clone(), variance.clone()
+    scale = torch.rsqrt(now_variance + p.eps)
+    y = (x - now_mean.reshape(wide)) * scale.reshape(wide)
+    if not p.fix_gamma:
+        y = y * gamma.reshape(wide)
+    y = y + beta.reshape(wide)
+    return (y, now_mean, scale) if p.output_mean_var else y
+
+
+define(
+    "BatchNorm",
+    "data gamma beta moving_mean moving_var",
+    _by_channel,
+    _batch_norm,
+    {
+        "eps": Parameter(real, 1e-3),
+        "momentum": Parameter(real, 0.9),
+        "fix_gamma": Parameter(flag, True),
+        "use_global_stats": Parameter(flag, False),
+        "output_mean_var": Parameter(flag, False),
+        "axis": Parameter(integer, 1),
+        "cudnn_off": Parameter(flag, False),
+    },
+    states="moving_mean moving_var",
+    weights="gamma beta",
+    outputs=lambda p: 3 if p.output_mean_var else 1,
+    hidden=lambda p: 0 if p.output_mean_var else 2,
+    first={"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'},
+)
+
+
+def _layer_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
+    axis = p.axis % x.dim()
+    wide = [-1 if i == axis else 1 for i in range(x.dim())]
+    mean = x.mean(axis, keepdim=True)
+    scale = torch.rsqrt(x.var(axis, unbiased=False, keepdim=True) + p.eps)
+    return (x - mean) * scale * gamma.reshape(wide) + beta.reshape(wide)
+
+
+define(
+    "LayerNorm",
+    "data gamma beta",
+    _by_channel,
+    _layer_norm,
+    {"axis": Parameter(integer, -1), "eps": Parameter(real, 1e-5)},
+    weights="gamma beta",
+    hidden=2,
+)
+
+
+def _l2(p: Any, training: bool, x: Any) -> Any:
+    over = {"instance": range(1, x.dim()), "channel": (1,), "spatial": range(2, x.dim())}[p.mode]
+    return x / torch.sqrt(torch.square(x).sum(tuple(over), keepdim=True) + p.eps)
+
+
+define(
+    "L2Normalization",
+    "data",
+    same,
+    _l2,
+    {"eps": Parameter(real, 1e-10), "mode": Parameter(word("channel", "instance", "spatial"), "instance")},
+    hidden=1,
+)
+
+
+def _dropout(p: Any, training: bool, x: Any) -> Any:
+    if not (training or p.mode == "always") or p.p == 0:
+        return x.clone()
+    shape = [1 if i in p.axes else n for i, n in enumerate(x.shape)]
+    kept = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p.p)
+    return x * kept / (1 - p.p)
+
+
+define(
+    "Dropout",
+    "data",
+    same,
+    _dropout,
+    {
+        "p": Parameter(real, 0.5),
+        "mode": Parameter(word("always", "training"), "training"),
+        "axes": Parameter(dims, ()),
+        "cudnn_off": Parameter(optional(flag), False),
+    },
+    hidden=1,
+)

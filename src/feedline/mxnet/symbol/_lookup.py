@@ -1,0 +1,117 @@
+"""Operators that look up, by number, and those that make arrays out of nothing or after another's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from feedline.mxnet.symbol._operator import Site, define
+from feedline.mxnet.symbol._parameters import Parameter, dims, dtype, flag, integer, real, text, word
+
+
+def _taken(site: Site) -> None:
+    a, indices = site.full(0), site.full(1)
+    if a is not None and indices is not None:
+        axis = site.axis(site.p.axis, len(a))
+        site.put_out((*a[:axis], *indices, *a[axis + 1 :]))
+
+
+def _take(p: Any, training: bool, a: Any, indices: Any) -> Any:
+    axis = p.axis % a.dim()
+    rows = indices.to(torch.int64)
+    rows = rows % a.shape[axis] if p.mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
+    found = a.index_select(axis, rows.reshape(-1))
+    return found.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
+
+
+define(
+    "take",
+    "a indices",
+    _taken,
+    _take,
+    {"axis": Parameter(integer, 0), "mode": Parameter(word("clip", "wrap"), "clip")},
+    free="indices",
+)
+
+
+def _picked(site: Site) -> None:
+    shape = site.full()
+    if shape is not None:
+        axis = site.axis(site.p.axis, len(shape))
+        rest = (*shape[:axis], *shape[axis + 1 :])
+        if site.ins[1] is None:
+            site.put_in(1, rest)
+        site.put_out((*shape[:axis], 1, *shape[axis + 1 :]) if site.p.keepdims else rest or (1,))
+
+
+def _pick(p: Any, training: bool, x: Any, index: Any) -> Any:
+    axis = p.axis % x.dim()
+    kept = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
+    found = x.gather(axis, index.to(torch.int64).clamp(0, x.shape[axis] - 1).reshape(kept))
+    return found if p.keepdims or x.dim() == 1 else found.squeeze(axis)
+
+
+define(
+    "pick",
+    "data index",
+    _picked,
+    _pick,
+    {"axis": Parameter(integer, -1), "keepdims": Parameter(flag, False)},
+    free="index",
+)
+
+
+def _one_hot_shape(site: Site) -> None:
+    if site.ins[0] is not None:
+        site.put_out((*site.ins[0], site.p.depth))
+
+
+def _one_hot(p: Any, training: bool, indices: Any) -> Any:
+    hot = indices.to(torch.int64)[..., None] == torch.arange(p.depth, device=indices.device)
+    on = torch.full((), p.on_value, dtype=getattr(torch, p.dtype), device=indices.device)
+    return torch.where(hot, on, torch.full_like(on, p.off_value))
+
+
+define(
+    "one_hot",
+    "indices",
+    _one_hot_shape,
+    _one_hot,
+    {
+        "depth": Parameter(integer),
+        "on_value": Parameter(real, 1.0),
+        "off_value": Parameter(real, 0.0),
+        "dtype": Parameter(dtype, "float32"),
+    },
+    free="indices",
+    dtype=lambda p: str(p.dtype),
+)
+
+# ---- out of nothing -----------------------------------------------------------------------------------------
+
+
+def _given(site: Site) -> None:
+    site.put_out(site.p.shape)
+
+
+_MADE = {"shape": Parameter(dims), "dtype": Parameter(dtype, "float32"), "ctx": Parameter(text, "")}
+
+for _name, _number in (("_zeros", 0), ("_ones", 1)):
+    define(
+        _name,
+        "",
+        _given,
+        lambda p, training, n=_number: torch.full(p.shape, n, dtype=getattr(torch, p.dtype)),
+        _MADE,
+        dtype=lambda p: str(p.dtype),
+    )
+
+
+def _as_the_other(site: Site) -> None:
+    if site.ins[1] is not None:
+        site.put_out(site.ins[1])
+
+
+define("broadcast_like", "lhs rhs", _as_the_other, lambda p, training, x, like: x.expand(like.shape))
+define("reshape_like", "lhs rhs", _as_the_other, lambda p, training, x, like: x.reshape(like.shape))

@@ -1,0 +1,88 @@
+"""A symbol as a graph of `feedline.graph`, to be run by torch.
+
+MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. An operator whose
+rule is the graph's own becomes that operation; any other is declared once as ``mxnet.NAME``, with its settings as
+attributes. Several outputs are a tuple, of which ``mxnet.output`` takes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import feedline.graph.ops  # noqa: F401 - the graph's own operations are declared before those below
+from feedline.graph import Node as GraphNode
+from feedline.graph import apply
+from feedline.graph.node import input_node
+from feedline.graph.packed import Batch
+from feedline.graph.registry import Shape, declare
+from feedline.graph.registry import Site as GraphSite
+from feedline.mxnet.symbol._infer import Found
+from feedline.mxnet.symbol._node import Entry, Node, topological
+from feedline.mxnet.symbol._operator import OPERATORS, Operator
+
+
+def lower(
+    entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]
+) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
+    """Graph nodes of the outputs, and the input leaf of each variable.
+
+    Args:
+        entries: outputs of a symbol.
+        shapes: of everything below them, all known.
+        types: names of element types of the variables.
+    """
+    made: dict[tuple[Node, int], GraphNode] = {}
+    leaves: dict[Node, GraphNode] = {}
+    for node in topological(entries):
+        if node.operator is None:
+            leaf = input_node(shapes.shape(node) or (), (), node.name, dtype=types[node])
+            leaves[node] = made[node, 0] = leaf
+            continue
+        below = [made[entry.node, entry.output] for entry in node.inputs]
+        if isinstance(node.operator.run, str):
+            made[node, 0] = apply(node.operator.run, below, {}, node.name)
+            continue
+        several = node.visible > 1
+        # A tuple has no shape of its own.
+        attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
+        whole = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
+        for i in range(node.visible):
+            place = {"index": i, "shape": shapes.shapes[node, i]}
+            made[node, i] = apply("mxnet.output", [whole], place, node.output_name(i)) if several else whole
+    return [made[entry.node, entry.output] for entry in entries], leaves
+
+
+def _shape(site: GraphSite) -> Shape:
+    shape: Shape = site.attributes["shape"]
+    return shape
+
+
+def _no_axes(site: GraphSite) -> tuple[str, ...]:
+    return ()
+
+
+def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
+    run = operator.run
+    assert callable(run)
+
+    def make(node: GraphNode) -> Callable[..., Any]:
+        p = node.attributes["p"]
+        return lambda batch, *tensors: run(p, batch.training, *tensors)
+
+    return make
+
+
+def _take(node: GraphNode) -> Callable[..., Any]:
+    index = node.attributes["index"]
+
+    def take(batch: Batch, several: Any) -> Any:
+        return several[index]
+
+    return take
+
+
+declare("mxnet.output", _shape, _take, axes=_no_axes, stepwise=False)
+for _operator in OPERATORS.values():
+    if callable(_operator.run):
+        declare(f"mxnet.{_operator.name}", _shape, _running(_operator), axes=_no_axes, stepwise=False)

@@ -1,0 +1,158 @@
+"""How symbols are made: by the functions that scripts call, one for each operator and alias.
+
+What is not given as an input becomes a variable of its own, named after the node; it carries the node's settings, as
+in MXNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from feedline.mxnet.attribute import AttrScope
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.name import NameManager
+from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, as_state
+from feedline.mxnet.symbol._operator import CALLED, Operator
+from feedline.mxnet.symbol._parameters import REQUIRED, written
+
+if TYPE_CHECKING:
+    from feedline.mxnet.symbol._symbol import Symbol
+
+
+def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, Any], **options: Any) -> Symbol:
+    """A symbol that applies an operator.
+
+    Args:
+        called: any name of the operator; automatic names come from it.
+        inputs: in the operator's order; None: a new variable.
+        settings: by name.
+        options: ``name`` and ``attr``.
+
+    Raises:
+        MXNetError: settings or a number of inputs that the operator does not take.
+    """
+    from feedline.mxnet.symbol._symbol import Symbol
+
+    operator = CALLED[called]
+    name = NameManager.current().get(options.get("name"), called.lower())
+    attributes = AttrScope.current().get(options.get("attr"))
+    attributes.update({key: written(value) for key, value in settings.items()})
+    if operator.variadic:
+        attributes.setdefault("num_args", str(len(inputs)))
+    node = Node(operator, name, attributes)
+    wanted = node.input_names
+    if len(inputs) > len(wanted):
+        raise MXNetError(f"{called} `{name}`: expected inputs {', '.join(wanted) or 'none'}, got {len(inputs)}")
+    entries = []
+    for i, slot in enumerate(wanted):
+        given = inputs[i] if i < len(inputs) else None
+        if given is None:
+            entry = Entry(Node(None, f"{name}_{slot}", node.attributes))
+        else:
+            if len(given.entries) != 1:
+                raise MXNetError(
+                    f"{called} `{name}`: expected one output for {slot}, got {len(given.entries)}: "
+                    f"{', '.join(given.list_outputs())}; take one by its number"
+                )
+            entry = given.entries[0]
+        if entry.node.operator is None:
+            if slot in operator.first:
+                entry.node.attributes.setdefault("__init__", operator.first[slot])
+            if slot in operator.states:
+                entry = as_state(entry)
+        elif slot in operator.states:
+            raise MXNetError(f"{called} `{name}`: expected a variable for the state {slot}, got `{entry.node.name}`")
+        entries.append(entry)
+    node.inputs = tuple(entries)
+    return Symbol(tuple(Entry(node, i) for i in range(node.visible)))
+
+
+def function(called: str) -> Callable[..., Symbol]:
+    """What ``mx.sym.<called>`` is."""
+    operator = CALLED[called]
+
+    def make(*args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any) -> Symbol:
+        inputs, settings = _sorted(operator, called, args, kwargs)
+        return apply(called, inputs, settings, name=name, attr=attr)
+
+    make.__name__ = make.__qualname__ = called
+    make.__doc__ = _described(operator, called)
+    return make
+
+
+def _sorted(
+    operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Symbol | None], dict[str, Any]]:
+    """Arguments as inputs and settings: inputs come first, then settings in their order."""
+    from feedline.mxnet.symbol._symbol import Symbol
+
+    settings = {key: value for key, value in kwargs.items() if not isinstance(value, Symbol)}
+    given = {key: value for key, value in kwargs.items() if isinstance(value, Symbol)}
+    if operator.variadic:
+        several = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if given:
+            several = [*several, *(given[key] for key in sorted(given, key=lambda key: (len(key), key)))]
+        return [_symbol(called, "input", one) for one in several], settings
+    names = _slots(operator, settings)
+    inputs: dict[str, Symbol | None] = {}
+    values = list(args)
+    for slot in names:
+        if values and (values[0] is None or isinstance(values[0], Symbol)):
+            inputs[slot] = values.pop(0)
+        elif slot in settings and settings[slot] is None:
+            del settings[slot]
+        else:
+            break
+    free = [key for key in operator.parameters if key != "num_args"]
+    if len(values) > len(free):
+        raise TypeError(f"{called}: expected at most {len(names)} inputs and {len(free)} settings, got {len(args)}")
+    for key, value in zip(free, values, strict=False):
+        if isinstance(value, Symbol) or key in settings:
+            raise TypeError(f"{called}: expected {key} once, as a setting, got {value!r} as well")
+        settings[key] = value
+    for key, symbol in given.items():
+        if key not in names or key in inputs:
+            raise TypeError(f"{called}: expected symbols for {', '.join(names)}, each once, got one for {key}")
+        inputs[key] = symbol
+    for key in [key for key in settings if key in names]:
+        if settings[key] is not None:
+            raise TypeError(f"{called}: expected a Symbol for {key}, got {type(settings[key]).__name__}")
+        del settings[key]
+    return [inputs.get(slot) for slot in names], settings
+
+
+def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the inputs under these settings."""
+    if not callable(operator.inputs):
+        return operator.inputs
+    known = {key: written(value) for key, value in settings.items() if key in operator.parameters}
+    probe = SimpleNamespace()
+    for key, parameter in operator.parameters.items():
+        value = parameter.default
+        if key in known:
+            try:
+                value = parameter.kind(known[key])
+            except ValueError:
+                value = None  # refused when the node is made
+        setattr(probe, key, None if value is REQUIRED else value)
+    return operator.inputs(probe)
+
+
+def _symbol(called: str, slot: str, value: Any) -> Symbol:
+    from feedline.mxnet.symbol._symbol import Symbol
+
+    if not isinstance(value, Symbol):
+        raise TypeError(f"{called}: expected a Symbol for {slot}, got {type(value).__name__}")
+    return value
+
+
+def _described(operator: Operator, called: str) -> str:
+    below = "any number of symbols" if operator.variadic else "inputs and settings"
+    settings = ", ".join(operator.parameters) or "none"
+    return f"`{operator.name}` of MXNet, called {called}: {below}. Settings: {settings}. Returns a Symbol."
+
+
+FUNCTIONS: dict[str, Callable[..., Symbol]] = {name: function(name) for name in CALLED}
+assert not set(HIDDEN) & {key for operator in CALLED.values() for key in operator.parameters}

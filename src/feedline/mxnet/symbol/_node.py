@@ -1,0 +1,198 @@
+"""Nodes of symbols: variables and applications of operators, with their settings as text.
+
+Unlike nodes of `feedline.graph` they know no shapes: a symbol gets them when it is asked or bound, and then becomes
+such a graph (`_lower`). An entry is one output of a node, and which version of it is meant: states count their writers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.symbol._operator import OPERATORS, Operator
+from feedline.mxnet.symbol._parameters import read
+
+# Attributes that any node may carry without being settings; files write them with underscores around.
+HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
+VERSION = 10901
+
+
+class Entry(NamedTuple):
+    """One output of a node."""
+
+    node: Node
+    output: int = 0
+    version: int = 0
+
+
+class Node:
+    """A variable (without operator) or an application of an operator.
+
+    Attributes:
+        operator: None for a variable.
+        name: not necessarily unique.
+        attributes: as text.
+        inputs: entries.
+        p: settings, read from the attributes; None for a variable.
+        version: of a variable: how many operators have it as a state.
+
+    Raises:
+        MXNetError: settings that the operator does not take.
+    """
+
+    __slots__ = ("attributes", "inputs", "name", "operator", "p", "version")
+
+    def __init__(
+        self, operator: Operator | None, name: str, attributes: Mapping[str, str], inputs: Sequence[Entry] = ()
+    ) -> None:
+        self.operator, self.name, self.version = operator, name, 0
+        self.attributes = {f"__{k}__" if k in HIDDEN else k: v for k, v in attributes.items()}
+        self.inputs = tuple(inputs)
+        self.p: Any = None
+        if operator is not None:
+            settings = {k: v for k, v in self.attributes.items() if not (k.startswith("__") and k.endswith("__"))}
+            self.p = read(operator.name, operator.parameters, settings)
+
+    @property
+    def visible(self) -> int:
+        """Number of outputs that can be used."""
+        return 1 if self.operator is None else self.operator.count(self.p)
+
+    @property
+    def hidden(self) -> int:
+        """Number of outputs that only files count."""
+        return 0 if self.operator is None else self.operator.count_hidden(self.p)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What the operator calls its inputs."""
+        return () if self.operator is None else self.operator.input_names(self.p)
+
+    def output_name(self, index: int) -> str:
+        """Name of an output."""
+        if self.operator is None:
+            return self.name
+        return f"{self.name}_output" if self.visible == 1 else f"{self.name}_output{index}"
+
+    def slots(self, names: Sequence[str]) -> list[Node]:
+        """The nodes behind the inputs of these names."""
+        return [entry.node for name, entry in zip(self.input_names, self.inputs, strict=True) if name in names]
+
+
+def topological(outputs: Iterable[Entry]) -> list[Node]:
+    """All nodes, inputs before those who use them, in MXNet's order."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in outputs:
+        stack = [(root.node, iter(root.node.inputs))] if root.node not in seen else []
+        seen.add(root.node)
+        while stack:
+            node, rest = stack[-1]
+            child = next((entry.node for entry in rest if entry.node not in seen), None)
+            if child is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(child)
+                stack.append((child, iter(child.inputs)))
+    return order
+
+
+def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:
+    """Variables that are arguments, and those that are states of operators."""
+    nodes = topological(outputs)
+    states = {s for node in nodes if node.operator is not None for s in node.slots(node.operator.states)}
+    leaves = [node for node in nodes if node.operator is None]
+    return [n for n in leaves if n not in states], [n for n in leaves if n in states]
+
+
+def as_state(entry: Entry) -> Entry:
+    """The entry of a variable that one more operator writes to."""
+    entry.node.version += 1
+    return Entry(entry.node, entry.output, entry.node.version)
+
+
+def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[Entry, ...]:
+    """The same graph of new nodes; variables in ``replace`` are those entries instead."""
+    became: dict[Node, Node] = {}
+
+    def moved(entry: Entry) -> Entry:
+        return replace.get(entry.node) or Entry(became[entry.node], entry.output, entry.version)
+
+    for node in topological(outputs):
+        copy = Node(node.operator, node.name, node.attributes, [moved(e) for e in node.inputs])
+        copy.version = node.version
+        became[node] = copy
+    return tuple(moved(entry) for entry in outputs)
+
+
+# ---- files --------------------------------------------------------------------------------------------------
+
+
+def to_json(outputs: Sequence[Entry]) -> str:
+    """MXNet 1.9's text of a graph."""
+    order = topological(outputs)
+    number = {node: i for i, node in enumerate(order)}
+    nodes, rows = [], [0]
+    for node in order:
+        entry: dict[str, Any] = {"op": "null" if node.operator is None else node.operator.name, "name": node.name}
+        if node.attributes:
+            entry["attrs"] = dict(sorted(node.attributes.items()))
+        entry["inputs"] = [[number[e.node], e.output, e.version] for e in node.inputs]
+        nodes.append(entry)
+        rows.append(rows[-1] + node.visible + node.hidden)
+    return json.dumps(
+        {
+            "nodes": nodes,
+            "arg_nodes": [i for i, node in enumerate(order) if node.operator is None],
+            "node_row_ptr": rows,
+            "heads": [[number[e.node], e.output, e.version] for e in outputs],
+            "attrs": {"mxnet_version": ["int", VERSION]},
+        },
+        indent=2,
+    )
+
+
+def from_json(text: str) -> tuple[Entry, ...]:
+    """The graph that a text holds; files of before 1.0 too, which call attributes ``attr`` or ``param``.
+
+    Raises:
+        MXNetError: no such text, an operator that is not here, or numbers that point nowhere.
+    """
+    try:
+        found = json.loads(text)
+        described, heads = found["nodes"], found["heads"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MXNetError(f"expected the JSON text of a symbol, with nodes and heads, got {text[:40]!r}") from error
+    made: list[Node] = []
+    for i, one in enumerate(described):
+        try:
+            op, name = one["op"], str(one["name"])
+            attributes = {**one.get("param", {}), **one.get("attr", {}), **one.get("attrs", {})}
+            inputs = [_entry(made, place) for place in one["inputs"]]
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise MXNetError(f"expected node {i} to have op, name and inputs that come before it, got {one}") from error
+        if op != "null" and op not in OPERATORS:
+            raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
+        operator = None if op == "null" else OPERATORS[op]
+        node = Node(operator, name, {str(k): str(v) for k, v in attributes.items()}, inputs)
+        if operator is not None:
+            expected = node.input_names
+            if len(expected) != len(inputs):
+                raise MXNetError(f"expected inputs {', '.join(expected)} for node {i}, `{name}`, got {len(inputs)}")
+            for state in node.slots(operator.states):
+                state.version = max(state.version, 1, *(e.version for e in inputs if e.node is state))
+        made.append(node)
+    try:
+        return tuple(_entry(made, place) for place in heads)
+    except (IndexError, ValueError, TypeError) as error:
+        raise MXNetError(f"expected heads among the {len(made)} nodes, got {heads}") from error
+
+
+def _entry(made: Sequence[Node], place: Sequence[int]) -> Entry:
+    number, index, version = (*place, 0)[:3]
+    if not 0 <= number < len(made) or not 0 <= index < made[number].visible + made[number].hidden:
+        raise IndexError(number)
+    return Entry(made[number], index, version)

@@ -1,0 +1,171 @@
+"""What an operator is: its inputs and settings, its rule for shapes, and its function of torch tensors.
+
+One `Operator` a name in MXNet's files; the names that scripts call are its aliases. Shapes are MXNet's, with the batch
+in front: ``None`` is not known at all, a length of 0 is not known yet. Rules put what they find into a `Site` and may
+be asked again when more is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.symbol._parameters import Parameter
+
+Shape = tuple[int, ...]
+
+
+class Site:
+    """Shapes around one node, as far as they are known.
+
+    Attributes:
+        p: settings of the node.
+        name: of the node, for messages.
+        ins: shapes of its inputs.
+        outs: shapes of its outputs.
+    """
+
+    def __init__(self, p: Any, name: str, ins: Sequence[Shape | None], outs: Sequence[Shape | None]) -> None:
+        self.p, self.name, self.ins, self.outs = p, name, list(ins), list(outs)
+
+    def full(self, i: int = 0) -> Shape | None:
+        """Shape of an input, if all of it is known."""
+        shape = self.ins[i]
+        return shape if shape is not None and 0 not in shape else None
+
+    def put_in(self, i: int, shape: Shape) -> None:
+        """What input ``i`` must be."""
+        self.ins[i] = self._merged(self.ins[i], shape, f"input {i}")
+
+    def put_out(self, shape: Shape, i: int = 0) -> None:
+        """What output ``i`` is."""
+        self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
+
+    def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
+        if old is None:
+            return tuple(new)
+        if len(old) != len(new) or any(a != b and a and b for a, b in zip(old, new, strict=True)):
+            self.refuse(f"Shape inconsistent at {where}, Provided = {_shown(old)}, inferred shape={_shown(new)}")
+        return tuple(a or b for a, b in zip(old, new, strict=True))
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise MXNetError that names the node."""
+        raise MXNetError(f"Error in operator {self.name}: {what}")
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis counted from the first."""
+        if not -rank <= axis < rank:
+            self.refuse(f"expected an axis from {-rank} to {rank - 1}, got {axis}")
+        return axis % rank
+
+
+def _shown(shape: Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def same(site: Site) -> None:
+    """All inputs and outputs have one shape."""
+    for shape in [*site.ins, *site.outs]:
+        if shape is not None:
+            for i in range(len(site.ins)):
+                site.put_in(i, shape)
+            for i in range(len(site.outs)):
+                site.put_out(shape, i)
+
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of MXNet.
+
+    Attributes:
+        name: in files.
+        inputs: names of its inputs, or a function of the settings; ``"*"`` alone: as many as are given.
+        shape: rule, see the module.
+        run: ``run(p, training, *tensors)`` returns a tensor, or a tuple of them; or the name of an operation of
+            `feedline.graph` that does the same.
+        parameters: its settings.
+        states: inputs that change in training and have no gradient.
+        weights: inputs that hold parameters.
+        labels: inputs with targets.
+        free: inputs with an element type of their own.
+        outputs: number of visible outputs, or a function of the settings.
+        hidden: further outputs that files count and nobody sees.
+        dtype: element type of the outputs, if the settings tell it.
+        head: it makes its own gradient and takes none from above.
+        first: initial values for variables among the inputs, in MXNet's notation.
+        aliases: what scripts call it.
+    """
+
+    name: str
+    inputs: Names | Callable[[Any], Names]
+    shape: Callable[[Site], None]
+    run: str | Callable[..., Any]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    states: Names = ()
+    weights: Names = ()
+    labels: Names = ()
+    free: Names = ()
+    outputs: int | Callable[[Any], int] = 1
+    hidden: int | Callable[[Any], int] = 0
+    dtype: Callable[[Any], str | None] = lambda p: None
+    head: bool = False
+    first: Mapping[str, str] = field(default_factory=dict)
+    aliases: Names = ()
+
+    @property
+    def variadic(self) -> bool:
+        """Whether it takes any number of inputs."""
+        return self.inputs == ("*",)
+
+    def input_names(self, p: Any) -> Names:
+        """Names of the inputs under these settings."""
+        if self.variadic:
+            return tuple(f"arg{i}" for i in range(p.num_args))
+        return self.inputs(p) if callable(self.inputs) else self.inputs
+
+    def count(self, p: Any) -> int:
+        """Number of visible outputs."""
+        return self.outputs(p) if callable(self.outputs) else self.outputs
+
+    def count_hidden(self, p: Any) -> int:
+        """Number of hidden outputs."""
+        return self.hidden(p) if callable(self.hidden) else self.hidden
+
+
+OPERATORS: dict[str, Operator] = {}
+CALLED: dict[str, Operator] = {}
+
+
+def define(
+    names: str,
+    inputs: str | Callable[[Any], Names],
+    shape: Callable[[Site], None],
+    run: str | Callable[..., Any],
+    parameters: Mapping[str, Parameter] | None = None,
+    **settings: Any,
+) -> None:
+    """Add an operator.
+
+    Args:
+        names: that in files, and its aliases, parted by blanks.
+        inputs: names parted by blanks, ``*``, or a function of the settings.
+        shape: see `Operator`, as the rest.
+        run: see `Operator`.
+        parameters: see `Operator`.
+        settings: further fields of `Operator`; names parted by blanks.
+    """
+    name, *aliases = names.split()
+    for key in ("states", "weights", "labels", "free"):
+        if key in settings:
+            settings[key] = tuple(settings[key].split())
+    below = tuple(inputs.split()) if isinstance(inputs, str) else inputs
+    operator = Operator(name, below, shape, run, parameters or {}, aliases=tuple(aliases), **settings)
+    for called in (name, *aliases):
+        assert called not in CALLED, called
+        CALLED[called] = operator
+    OPERATORS[name] = operator

@@ -1,0 +1,375 @@
+"""`Symbol`: outputs of a graph, with MXNet's manners.
+
+A symbol is a tuple of entries; everything it is asked is worked out from the nodes below them, which it shares with the
+symbols it was made of. Asking costs time linear in the nodes; nothing is computed before it is bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.mxnet.base import MXNetError
+from feedline.mxnet.symbol import _node
+from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, told
+from feedline.mxnet.symbol._make import FUNCTIONS, apply
+from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
+
+Shape = tuple[int, ...]
+_SHOWN = 10  # so many unknown arguments are listed
+
+
+class Symbol:
+    """Outputs of a graph. Operators are methods too: ``x.reshape((2, -1))`` is ``mx.sym.reshape(x, (2, -1))``.
+
+    Attributes:
+        entries: the outputs.
+    """
+
+    __hash__ = object.__hash__
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = tuple(entries)
+
+    # ---- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str | None:
+        """That of its node; None for a group."""
+        nodes = {entry.node for entry in self.entries}
+        return next(iter(nodes)).name if len(nodes) == 1 else None
+
+    def __repr__(self) -> str:
+        name = self.name
+        return f"<{type(self).__name__} {name or 'group [' + ', '.join(e.node.name for e in self.entries) + ']'}>"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        raise MXNetError("a Symbol has no truth value: nothing is computed before it is bound")
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int | str | slice) -> Symbol:
+        """An output by number or name, or several.
+
+        Raises:
+            ValueError: no output of that name, or several.
+            IndexError: no output of that number.
+        """
+        if isinstance(index, str):
+            found = [i for i, name in enumerate(self.list_outputs()) if name == index]
+            if len(found) != 1:
+                raise ValueError(
+                    f"There are {len(found)} outputs with name {index!r}, expected one of {self.list_outputs()}"
+                )
+            index = found[0]
+        if isinstance(index, slice):
+            return Symbol(self.entries[index])
+        if not 0 <= index < len(self.entries):
+            raise IndexError(f"expected an output from 0 to {len(self.entries) - 1}, got {index}")
+        return Symbol((self.entries[index],))
+
+    def list_arguments(self) -> list[str]:
+        """Names of variables but for states, inputs before what uses them."""
+        return [node.name for node in variables(self.entries)[0]]
+
+    def list_auxiliary_states(self) -> list[str]:
+        """Names of variables that operators change in training."""
+        return [node.name for node in variables(self.entries)[1]]
+
+    def list_inputs(self) -> list[str]:
+        """Names of all variables."""
+        return [node.name for node in topological(self.entries) if node.operator is None]
+
+    def list_outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return [entry.node.output_name(entry.output) for entry in self.entries]
+
+    def get_internals(self) -> Symbol:
+        """All outputs of all nodes below."""
+        nodes = topological(self.entries)
+        versions = {e.node: e.version for node in nodes for e in node.inputs}
+        return Symbol([Entry(n, i, versions.get(n, 0)) for n in nodes for i in range(n.visible)])
+
+    def get_children(self) -> Symbol | None:
+        """What its nodes are applied to; None for variables."""
+        below = [entry for node in dict.fromkeys(e.node for e in self.entries) for entry in node.inputs]
+        return Symbol(below) if below else None
+
+    # ---- attributes -----------------------------------------------------------------------------------------
+
+    def attr(self, key: str) -> str | None:
+        """An attribute of its node, as text; None without it."""
+        return self.list_attr().get(key)
+
+    def list_attr(self) -> dict[str, str]:
+        """All attributes of its node."""
+        return _shown(self._only().attributes)
+
+    def attr_dict(self) -> dict[str, dict[str, str]]:
+        """Attributes of all nodes that have any, by name."""
+        return {n.name: _shown(n.attributes) for n in topological(self.entries) if n.attributes}
+
+    def _set_attr(self, **kwargs: str) -> None:
+        for key, value in kwargs.items():
+            if not isinstance(value, str):
+                raise ValueError(f"Set Attr only accepts string values, got {value!r} for {key}")
+        self._only().attributes.update({f"__{k}__" if k in HIDDEN else k: v for k, v in kwargs.items()})
+
+    def _only(self) -> Node:
+        nodes = {entry.node for entry in self.entries}
+        if len(nodes) != 1:
+            raise MXNetError(f"expected a symbol of one node, got {self!r}: take one of its outputs")
+        return next(iter(nodes))
+
+    # ---- composition ----------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
+        """A copy with variables replaced: positionally in the order of `list_inputs`, or by name.
+
+        Raises:
+            TypeError: both ways at once, or something that is no Symbol of one output.
+            ValueError: no variable of that name.
+        """
+        if args and kwargs:
+            raise TypeError("compose only accept input Symbols either as positional or keyword arguments, not both")
+        leaves = [node for node in topological(self.entries) if node.operator is None]
+        names = [node.name for node in leaves]
+        wanted = dict(zip(names, args, strict=False)) if args else kwargs
+        if len(args) > len(leaves):
+            raise TypeError(f"expected at most {len(leaves)} symbols, got {len(args)}")
+        replace = {}
+        for key, value in wanted.items():
+            if not isinstance(value, Symbol) or len(value.entries) != 1:
+                raise TypeError(f"expected a Symbol of one output for {key}, got {value!r}")
+            if key not in names:
+                raise ValueError(f"expected a variable among {', '.join(names)}, got {key!r}")
+            replace.update({node: value.entries[0] for node in leaves if node.name == key})
+        copy = Symbol(_node.rebuilt(self.entries, replace))
+        if name is not None:
+            copy._only().name = name
+        return copy
+
+    def __copy__(self) -> Symbol:
+        return Symbol(_node.rebuilt(self.entries, {}))
+
+    def __deepcopy__(self, memo: Any) -> Symbol:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_json, (self.tojson(),)
+
+    # ---- shapes and types -----------------------------------------------------------------------------------
+
+    def infer_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes of arguments, outputs and states, each a list of tuples, from some of the arguments'.
+
+        Returns:
+            three lists, or three times None, with a warning, if something stays unknown. In shapes that are given a
+            length of 0 is one that is not known.
+
+        Raises:
+            MXNetError: a name that is no argument, or shapes that contradict each other.
+        """
+        found = self._infer(args, kwargs)
+        arguments, states = variables(self.entries)
+        if all(map(found.knows, (*arguments, *states))) and all(map(found.knows, self.entries)):
+            return self._shapes(found)
+        shapes = zip(self.list_arguments(), self._shapes(found)[0], strict=True)
+        unknown = [f"{name}: {shape}" for name, shape in shapes if not shape or 0 in shape]
+        listed = unknown[:_SHOWN] + ["..."] * (len(unknown) > _SHOWN)
+        warnings.warn(
+            "Cannot decide shape for the following arguments (0s in shape means unknown dimensions). "
+            "Consider providing them as input:\n\t" + "\n\t".join(listed),
+            stacklevel=2,
+        )
+        return None, None, None
+
+    def infer_shape_partial(self, *args: Any, **kwargs: Any) -> Any:
+        """As `infer_shape`, with ``()`` for what is not known, and 0 for a length that is not."""
+        return self._shapes(self._infer(args, kwargs))
+
+    def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
+        return infer_shapes(self.entries, told(self.entries, args, kwargs, tuple))
+
+    def _shapes(self, found: Found) -> tuple[list[Shape], list[Shape], list[Shape]]:
+        arguments, states = variables(self.entries)
+        first, outs, last = (
+            [found.shape(one) or () for one in several] for several in (arguments, self.entries, states)
+        )
+        return first, outs, last
+
+    def infer_type(self, *args: Any, **kwargs: Any) -> Any:
+        """NumPy's types of arguments, outputs and states, from some of the arguments'.
+
+        Returns:
+            three lists, or three times None if something stays unknown.
+
+        Raises:
+            MXNetError: a name that is no argument, or types that contradict each other.
+        """
+        found = infer_types(self.entries, told(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
+        arguments, states = variables(self.entries)
+        names = [[found.type(one) for one in several] for several in (arguments, self.entries, states)]
+        if any(name is None for several in names for name in several):
+            return None, None, None
+        return tuple([np.dtype(name).type for name in several] for several in names)
+
+    # ---- files ----------------------------------------------------------------------------------------------
+
+    def tojson(self) -> str:
+        """The graph as MXNet's JSON text."""
+        return _node.to_json(self.entries)
+
+    def save(self, fname: str) -> None:
+        """Write `tojson` to a file.
+
+        Raises:
+            TypeError: the name is not text.
+        """
+        if not isinstance(fname, str):
+            raise TypeError(f"fname need to be string, got {type(fname).__name__}")
+        Path(fname).write_text(self.tojson(), encoding="utf-8")
+
+    # ---- execution ------------------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        ctx: Any,
+        args: Any,
+        args_grad: Any = None,
+        grad_req: Any = "write",
+        aux_states: Any = None,
+        group2ctx: Any = None,
+        shared_exec: Any = None,
+    ) -> Any:
+        """An executor over these arrays.
+
+        Args:
+            ctx: a Context; all arrays are used where it is.
+            args: a list of NDArrays in the order of `list_arguments`, or a dict by name.
+            args_grad: where gradients go, likewise; arguments without any get none.
+            grad_req: "write", "add" or "null"; one for all, a list, or a dict by name.
+            aux_states: arrays of the states.
+            group2ctx: ignored; everything runs on ``ctx``.
+            shared_exec: ignored; memory is torch's.
+
+        Raises:
+            MXNetError: arrays are missing, or of shapes that do not fit.
+        """
+        from feedline.mxnet.executor import bind
+
+        return bind(self, ctx, args, args_grad, grad_req, aux_states)
+
+    def simple_bind(
+        self,
+        ctx: Any,
+        grad_req: Any = "write",
+        type_dict: Mapping[str, Any] | None = None,
+        stype_dict: Any = None,
+        group2ctx: Any = None,
+        shared_arg_names: Any = None,
+        shared_exec: Any = None,
+        shared_buffer: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """An executor over fresh arrays of zeros, their shapes inferred from ``name=shape``; the rest as `bind`.
+
+        Raises:
+            MXNetError: shapes that contradict each other, or do not suffice.
+        """
+        from feedline.mxnet.executor import simple_bind
+
+        return simple_bind(self, ctx, grad_req, type_dict or {}, kwargs)
+
+    def eval(self, ctx: Any = None, **kwargs: Any) -> Any:
+        """Outputs for these arguments, as a list of NDArrays."""
+        from feedline.mxnet.context import current_context
+
+        arguments, states = variables(self.entries)
+        aux = {node.name: kwargs[node.name] for node in states if node.name in kwargs}
+        given = {node.name: kwargs[node.name] for node in arguments if node.name in kwargs}
+        return self.bind(ctx or current_context(), given, grad_req="null", aux_states=aux).forward()
+
+    # ---- arithmetic -----------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in FUNCTIONS:
+            raise AttributeError(f"Symbol has no attribute {name!r}")
+        return functools.partial(FUNCTIONS[name], self)
+
+    def __neg__(self) -> Symbol:
+        return apply("_MulScalar", [self], {"scalar": -1.0})
+
+    def __abs__(self) -> Symbol:
+        return apply("abs", [self], {})
+
+
+def _binary(word: str, both: str, number: str) -> Callable[[Symbol, Any], Any]:
+    def method(self: Symbol, other: Any) -> Any:
+        if isinstance(other, Symbol):
+            return apply(both, [self, other], {})
+        if isinstance(other, (int, float, np.number)):
+            return apply(number, [self], {"scalar": other})
+        return NotImplemented
+
+    method.__name__ = word
+    return method
+
+
+for _word, _both, _number in (
+    ("__add__", "_Plus", "_PlusScalar"),
+    ("__radd__", "_Plus", "_PlusScalar"),
+    ("__sub__", "_Minus", "_MinusScalar"),
+    ("__rsub__", "_Minus", "_RMinusScalar"),
+    ("__mul__", "_Mul", "_MulScalar"),
+    ("__rmul__", "_Mul", "_MulScalar"),
+    ("__truediv__", "_Div", "_DivScalar"),
+    ("__rtruediv__", "_Div", "_RDivScalar"),
+    ("__mod__", "_Mod", "_ModScalar"),
+    ("__rmod__", "_Mod", "_RModScalar"),
+    ("__pow__", "_Power", "_PowerScalar"),
+    ("__rpow__", "_Power", "_RPowerScalar"),
+    ("__eq__", "_equal", "_equal_scalar"),
+    ("__ne__", "_not_equal", "_not_equal_scalar"),
+    ("__gt__", "_greater", "_greater_scalar"),
+    ("__ge__", "_greater_equal", "_greater_equal_scalar"),
+    ("__lt__", "_lesser", "_lesser_scalar"),
+    ("__le__", "_lesser_equal", "_lesser_equal_scalar"),
+):
+    setattr(Symbol, _word, _binary(_word, _both, _number))
+
+
+def _shown(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes with those that files write with underscores under both names."""
+    plain = {key.strip("_"): value for key, value in attributes.items() if key.strip("_") in HIDDEN}
+    return {**attributes, **plain}
+
+
+def _from_json(text: str) -> Symbol:
+    return Symbol(_node.from_json(text))
+
+
+def variable(name: str, attributes: Mapping[str, str]) -> Symbol:
+    """A symbol of one variable."""
+    return Symbol((Entry(Node(None, name, attributes)),))
+
+
+def type_number(dtype: Any) -> str:
+    """MXNet's number of an element type.
+
+    Raises:
+        TypeError: it has none.
+    """
+    name = np.dtype(dtype).name
+    if name not in TYPES:
+        raise TypeError(f"expected an element type of {', '.join(TYPES)}, got {name}")
+    return str(TYPES.index(name))

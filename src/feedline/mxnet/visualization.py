@@ -1,0 +1,280 @@
+"""`mxnet.visualization` (`mx.viz`): a symbol as a picture and as a table.
+
+`plot_network` gives the nodes, attributes and edges that MXNet 1.9 gives. `print_summary` has MXNet's layout; its
+numbers are counted from the shapes of the parameters, where MXNet guesses them from channels; ``exact_mxnet=True``
+reproduces MXNet's text, errors included. Both cost time linear in nodes and edges.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.mxnet._names import explain
+from feedline.mxnet.symbol import Symbol
+from feedline.mxnet.symbol._infer import infer_shapes, told
+from feedline.mxnet.symbol._node import Node, topological
+
+__all__ = ["plot_network", "print_summary"]
+
+_WEIGHTS = (
+    "_weight",
+    "_bias",
+    "_beta",
+    "_gamma",
+    "_moving_var",
+    "_moving_mean",
+    "_running_var",
+    "_running_mean",
+)
+_VARIABLE, _OTHER = "#8dd3c7", "#fccde5"
+_COLOURS = {
+    "Activation": "#ffffb3",
+    "BatchNorm": "#bebada",
+    "Concat": "#fdb462",
+    "Convolution": "#fb8072",
+    "Flatten": "#fdb462",
+    "FullyConnected": "#fb8072",
+    "LeakyReLU": "#ffffb3",
+    "Pooling": "#80b1d3",
+    "Reshape": "#fdb462",
+    "Softmax": "#b3de69",
+}
+_BOX = {"shape": "box", "fixedsize": "true", "width": "1.3", "height": "0.8034", "style": "filled"}
+
+
+def plot_network(
+    symbol: Symbol,
+    title: str = "plot",
+    save_format: str = "pdf",
+    shape: Mapping[str, Any] | None = None,
+    dtype: Mapping[str, Any] | None = None,
+    node_attrs: Mapping[str, str] | None = None,
+    hide_weights: bool = True,
+) -> Any:
+    """The network as a ``graphviz.Digraph``; drawing it needs the program ``dot``, its ``source`` does not.
+
+    Args:
+        symbol: what to draw.
+        title: name of the graph.
+        save_format: of the file that ``render`` writes.
+        shape: shapes of arguments by name, batch first; edges then show shapes without the batch.
+        dtype: element types of arguments by name; edges then show them.
+        node_attrs: Graphviz attributes of all nodes.
+        hide_weights: leave out edges to parameters.
+
+    Raises:
+        ImportError: the package graphviz is not installed.
+        TypeError: not a Symbol.
+        ValueError: shapes or types that do not suffice, or an unknown format.
+        MXNetError: shapes that contradict each other, or a name that is no argument.
+    """
+    try:
+        from graphviz import Digraph
+    except ImportError as error:
+        raise ImportError("Draw network requires graphviz library: pip install 'feedline[viz]'") from error
+    if not isinstance(symbol, Symbol):
+        raise TypeError(f"symbol must be a Symbol, got {type(symbol).__name__}")
+    shapes = None if shape is None else _inferred(symbol, "shape", shape)
+    types = None if dtype is None else _inferred(symbol, "type", dtype)
+    nodes = json.loads(symbol.tojson())["nodes"]
+    _warn_of_repeated([node["name"] for node in nodes])
+    dot = Digraph(name=title, format=save_format)
+    for node in nodes:
+        if node["op"] == "null" and node["name"].endswith(_WEIGHTS):
+            continue
+        attributes = {**_BOX, **(node_attrs or {}), "fillcolor": _COLOURS.get(node["op"], _OTHER)}
+        if node["op"] == "null":
+            attributes.update(shape="oval", fillcolor=_VARIABLE)
+        dot.node(name=node["name"], label=_label(node), **attributes)
+    for node in nodes:
+        for number, *_ in node["inputs"]:
+            below = nodes[number]
+            if hide_weights and below["op"] == "null" and below["name"].endswith(_WEIGHTS):
+                continue
+            dot.edge(tail_name=node["name"], head_name=below["name"], label=_edge(below, shapes, types), **_ARROW)
+    return dot
+
+
+_ARROW = {"dir": "back", "arrowtail": "open"}
+
+
+def _inferred(symbol: Symbol, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Shapes or types of all outputs of all nodes, by name."""
+    internals = symbol.get_internals()
+    infer = internals.infer_shape if what == "shape" else internals.infer_type
+    _, found, _ = infer(**given)
+    if found is None:
+        raise ValueError(f"Input {what} is incomplete")
+    return dict(zip(internals.list_outputs(), found, strict=True))
+
+
+def _warn_of_repeated(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    repeated = dict.fromkeys(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    if repeated:
+        warnings.warn(
+            "There are multiple variables with the same name in your graph, this may result in cyclic graph. "
+            f"Repeated names: {','.join(repeated)}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _label(node: Mapping[str, Any]) -> str:
+    op, get = node["op"], node.get("attrs", {})
+    if op == "FullyConnected":
+        return f"FullyConnected\n{get['num_hidden']}"
+    if op == "Convolution":
+        return f"Convolution\n{_by(get['kernel'])}/{_by(get.get('stride', '1'))}, {get['num_filter']}"
+    if op == "Activation":
+        return f"Activation\n{get['act_type']}"
+    if op == "LeakyReLU":
+        return f"LeakyReLU\n{get.get('act_type', 'Leaky')}"
+    if op == "Pooling":
+        kernel = _by(get["kernel"]) if "kernel" in get else "[]"
+        return f"Pooling\n{get.get('pool_type', 'max')}, {kernel}/{_by(get.get('stride', '1'))}"
+    return str(node["name"])
+
+
+def _by(text: str) -> str:
+    """``(3, 3)`` as ``3x3``."""
+    return "x".join(re.findall(r"\d+", text))
+
+
+def _key(node: Mapping[str, Any]) -> str:
+    """Name of a node's output; of several always the last, as in MXNet."""
+    if node["op"] == "null":
+        return str(node["name"])
+    count = node.get("attrs", {}).get("num_outputs")
+    return f"{node['name']}_output" if count is None else f"{node['name']}_output{int(count) - 1}"
+
+
+def _edge(below: Mapping[str, Any], shapes: Mapping[str, Any] | None, types: Mapping[str, Any] | None) -> str:
+    key = _key(below)
+    label = "" if shapes is None else "x".join(map(str, shapes[key][1:]))
+    return label if types is None else f"{label}({np.dtype(types[key]).name})"
+
+
+# ---- tables -------------------------------------------------------------------------------------------------
+
+_HEAD = ("Layer (type)", "Output Shape", "Param #", "Previous Layer")
+
+
+def print_summary(
+    symbol: Symbol,
+    shape: Mapping[str, Any] | None = None,
+    line_length: int = 120,
+    positions: Sequence[float] = (0.44, 0.64, 0.74, 1.0),
+    *,
+    exact_mxnet: bool = False,
+) -> None:
+    """Print a table: layer, shape of its output without the batch, parameters, what it is applied to.
+
+    Parameters are counted from their shapes, each variable at the first layer that uses it. What cannot be known
+    without shapes is ``?``, and the total then says "at least".
+
+    Args:
+        symbol: what to print.
+        shape: shapes of arguments by name, batch first.
+        line_length: characters of a line.
+        positions: where columns end, in characters or as shares of the line.
+        exact_mxnet: print what MXNet 1.9 prints, with its wrong counts, and fail where it fails.
+
+    Raises:
+        TypeError: not a Symbol.
+        ValueError: shapes that do not suffice.
+        MXNetError: shapes that contradict each other, or a name that is no argument.
+        IndexError: with ``exact_mxnet``, where MXNet fails: an output of one axis below a layer.
+    """
+    if not isinstance(symbol, Symbol):
+        raise TypeError(f"symbol must be Symbol, got {type(symbol).__name__}")
+    table = _Table(line_length, positions)
+    if exact_mxnet:
+        from feedline.mxnet._old_summary import print_rows
+
+        print_rows(symbol, None if shape is None else _inferred(symbol, "shape", shape), table)
+        return
+    if shape is not None:
+        _inferred(symbol, "shape", shape)
+    _print_rows(symbol, shape, table)
+
+
+class _Table:
+    """Rows of columns that are cut and padded to their ends."""
+
+    def __init__(self, length: int, positions: Sequence[float]) -> None:
+        self.length = length
+        shares = positions[-1] <= 1
+        self.ends = [int(length * p) if shares else int(p) for p in positions]
+
+    def head(self) -> None:
+        """Print the names of the columns."""
+        self.line("_")
+        self.row(*_HEAD)
+        self.line("=")
+
+    def line(self, character: str) -> None:
+        """Print a line across."""
+        print(character * self.length)
+
+    def row(self, *fields: Any) -> None:
+        """Print one row."""
+        line = ""
+        for field, end in zip(fields, self.ends, strict=True):
+            line = (line + str(field))[:end].ljust(end)
+        print(line)
+
+    def layer(self, name: str, shape: str, count: Any, previous: Sequence[str]) -> None:
+        """Print one layer; what it is applied to besides the first has rows of its own."""
+        first, *others = previous or [""]
+        self.row(name, shape, count, first)
+        for other in others:
+            self.row("", "", "", other)
+
+
+def _print_rows(symbol: Symbol, shape: Mapping[str, Any] | None, table: _Table) -> None:
+    order = topological(symbol.entries)
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shape or {}, tuple))
+    parameters, aside = _roles(order)
+    counted: set[Node] = set()
+    total, known = 0, True
+    table.head()
+    layers = [node for i, node in enumerate(order) if i == 0 or node.operator is not None]
+    for node in layers:
+        mine = [e.node for e in node.inputs if e.node in parameters and e.node not in counted]
+        counted.update(mine)
+        sizes = [math.prod(found.shape(one) or ()) if found.knows(one) else None for one in dict.fromkeys(mine)]
+        count = None if None in sizes else sum(size for size in sizes if size is not None)
+        total += sum(size for size in sizes if size is not None)
+        known = known and count is not None
+        previous = [e.node.name for e in node.inputs if e.node not in parameters | aside]
+        out = found.shape(node) if shape is not None and found.knows(node) else None
+        kind = "null" if node.operator is None else node.operator.name
+        table.layer(
+            f"{node.name}({kind})", "x".join(map(str, (out or ())[1:])), "?" if count is None else count, previous
+        )
+        table.line("=" if node is layers[-1] else "_")
+    print(f"Total params: {'' if known else 'at least '}{total}")
+    table.line("_")
+
+
+def _roles(order: Sequence[Node]) -> tuple[set[Node], set[Node]]:
+    """Variables that are parameters; and those that are neither parameters nor data: labels and states."""
+    parameters: set[Node] = set()
+    aside: set[Node] = set()
+    for node in order:
+        if node.operator is not None:
+            parameters.update(n for n in node.slots(node.operator.weights) if n.operator is None)
+            aside.update(n for n in node.slots(node.operator.labels + node.operator.states) if n.operator is None)
+    return parameters, aside
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("mxnet.visualization", name)

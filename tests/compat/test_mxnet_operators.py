@@ -1,0 +1,103 @@
+"""Each operator: its result is the twin's, its shape is what was inferred, its gradient is a difference quotient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import feedline.mxnet as mx
+from feedline.mxnet.symbol._make import FUNCTIONS
+from feedline.mxnet.symbol._operator import OPERATORS
+from feedline.mxnet.symbol._parameters import read, written
+from tests.compat.operator_cases import TABLE
+
+HEADS = {name for name, operator in OPERATORS.items() if operator.head}
+CASES = [
+    pytest.param(name, case, id=f"{name}-{i}") for name, several in TABLE.items() for i, case in enumerate(several)
+]
+
+
+def symbol_of(name, case):
+    names = OPERATORS[name].input_names(made(name, case))
+    return FUNCTIONS[name](*[mx.sym.var(n) for n in names], name="it", **case.settings), names
+
+
+def made(name, case):
+    """Settings as the operator reads them."""
+    return read(name, OPERATORS[name].parameters, {k: written(v) for k, v in case.settings.items()})
+
+
+def bound(symbol, names, arrays, gradients=False):
+    given = {n: mx.nd.array(a, dtype="float64") for n, a in zip(names, arrays, strict=True)}
+    states = symbol.list_auxiliary_states()
+    grads = {n: mx.nd.zeros(a.shape, dtype="float64") for n, a in given.items()} if gradients else None
+    arguments = {n: a for n, a in given.items() if n not in states}
+    return symbol.bind(mx.cpu(), arguments, grads, aux_states={n: given[n] for n in states})
+
+
+def test_every_operator_has_a_twin():
+    assert set(TABLE) | HEADS == set(OPERATORS)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_the_result_is_the_twins(name, case):
+    symbol, names = symbol_of(name, case)
+    arrays = case.arrays()
+    expected = case.twin(*arrays)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    outputs = bound(symbol, names, arrays).forward()
+    assert len(outputs) == len(expected)
+    for mine, theirs in zip(outputs, expected, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine.asnumpy(), theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_the_shape_is_what_was_inferred(name, case):
+    symbol, names = symbol_of(name, case)
+    arrays = case.arrays()
+    given = dict(zip(names, (a.shape for a in arrays), strict=True))
+    expected = case.twin(*arrays)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    _, shapes, _ = symbol.infer_shape(**given)
+    assert shapes == [e.shape for e in expected]
+    # Parameters follow from the data.
+    first = {n: given[n] for n in names if n not in OPERATORS[name].weights + OPERATORS[name].states}
+    arguments, shapes, states = symbol.infer_shape(**first)
+    assert shapes == [e.shape for e in expected]
+    leaves = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+    found = dict(zip(leaves, [*arguments, *states], strict=True))
+    if case.settings.get("act_type") != "prelu":
+        assert found == given
+
+
+@pytest.mark.parametrize(("name", "case"), [c for c in CASES if c.values[1].smooth])
+def test_the_gradient_is_a_difference_quotient(name, case):
+    """Along one random direction for each input that has a gradient; in training, where it is wanted."""
+    symbol, names = symbol_of(name, case)
+    arrays, rng = case.arrays(), np.random.default_rng(2)
+    executor = bound(symbol, names, arrays, gradients=True)
+    outputs = executor.forward(is_train=True)
+    above = [rng.normal(size=o.shape) for o in outputs]
+    executor.backward([mx.nd.array(a, dtype="float64") for a in above])
+
+    def total(changed):
+        found = bound(symbol, names, changed).forward(is_train=True)
+        return sum((o.asnumpy() * a).sum() for o, a in zip(found, above, strict=True))
+
+    gradients, step = executor.grad_dict, 1e-5
+    for i, slot in enumerate(names):
+        if slot in OPERATORS[name].free + OPERATORS[name].states:
+            continue
+        direction = rng.normal(size=arrays[i].shape)
+        ahead, behind = list(arrays), list(arrays)
+        ahead[i], behind[i] = arrays[i] + step * direction, arrays[i] - step * direction
+        slope = (total(ahead) - total(behind)) / (2 * step)
+        np.testing.assert_allclose((gradients[slot].asnumpy() * direction).sum(), slope, rtol=1e-5, atol=1e-7)
+
+
+def test_halves_are_rounded_by_mxnets_rules():
+    x = mx.sym.var("x")
+    array = mx.nd.array([-1.5, -0.5, 0.5, 1.5, 2.5])
+    assert mx.sym.rint(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 0, 1, 2]
+    assert mx.sym.round(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 1, 2, 3]
