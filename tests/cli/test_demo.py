@@ -168,6 +168,9 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     code, out = run_demo(monkeypatch, capsys, SMALL, tmp_path / "out")
     lines = out.splitlines()
     assert "resumed stream identical: yes" in lines
+    assert re.search(
+        r"^parameters of 2 workers .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE
+    )
     assert code == 0
     assert any(line.startswith("kill -9 after") for line in lines)
     assert any("with 2 workers" in line for line in lines)
@@ -327,6 +330,7 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         "peak_bytes": 100,
         "accuracy": 0.5,
     }
+    agreement = {"workers_equal": True, "difference": 0.5, "tolerance": 0.25, "largest_parameter": 3.0, "agrees": False}
     outcome = Outcome(
         settings={"workers": 2, "odd": "<b>"},
         corpus={"train_words": 5, "held_out_words": 1, "bytes": 10, "chunks": 1},
@@ -334,12 +338,14 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         killed=phase,
         resumed=phase,
         proof=proof,
+        agreement=agreement,
         large=None,
         seconds=1.0,
     )
     write_report(outcome, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "resumed stream identical: no" in page
+    assert "same parameters: no" in page
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
     assert "<b>" not in page

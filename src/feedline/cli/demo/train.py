@@ -5,7 +5,7 @@ processes; it goes on with exactly the sequences that were still to come. What t
 
     python -m feedline.cli.demo.train '{"train": "train.ctf", ...}'        # see Job
 
-With ``rank`` and ``world`` set, it is one of several workers that average their gradients through torch.distributed.
+With ``rank`` and ``world`` set, it is one of several workers that add up their gradients in a key-value store.
 Prints a JSON object a line: progress, and at last the result.
 """
 
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,7 +28,8 @@ import feedline as fl
 from feedline.cli.demo.ledger import LedgerWriter
 from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
-from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, data_parallel
+from feedline.kvstore import KVStore
+from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, through_store
 from feedline.train.report import JsonLines, Silent
 from feedline.train.session import Evaluated, Progress
 
@@ -47,6 +49,7 @@ class Job:
         hidden: units of the LSTM.
         rank, world: which worker of how many.
         rendezvous: a file by which workers find each other.
+        parameters: file (``.npz``) for the parameters at the end; empty: none.
     """
 
     train: str
@@ -61,6 +64,7 @@ class Job:
     rank: int = 0
     world: int = 1
     rendezvous: str = ""
+    parameters: str = ""
 
     def to_json(self) -> str:
         """What the program takes as its argument."""
@@ -164,13 +168,13 @@ class Teller(Silent):
         tell(accuracy=1.0 - (result.summary.metric or 0.0))
 
 
-def train(job: Job) -> dict[str, Any]:
-    """Train to the end of the data; returns figures."""
+def train(job: Job, store: KVStore | None) -> dict[str, Any]:
+    """Train to the end of the data, with the other workers of the store; returns figures."""
     torch.manual_seed(job.seed)
     model = SyllableCounter(job.hidden)
     learner: Learner = Adam(model.named_parameters(), 3e-3, variance_momentum=0.999)
-    if job.world > 1:
-        learner = data_parallel(learner)  # (1) all ranks learn from one global minibatch, whatever their share
+    if store is not None:
+        learner = through_store(learner, store)  # (1) all learn from one global minibatch, whatever their share
     source = open_source(job.train, job.seed, job.sweeps)  # (2) takes its part: asks torch.distributed who it is
     held_out = fl.MinibatchSource(fl.CTFDeserializer(job.held_out, STREAMS), shuffle=False, max_sweeps=1)
     picture = Path(job.checkpoints) / "network.svg"
@@ -187,6 +191,8 @@ def train(job: Job) -> dict[str, Any]:
         saving=Saving(job.checkpoints, every=fl.minibatches(job.every)),
         test=Evaluation(held_out, size=8192),
     ).run()
+    if job.parameters:
+        np.savez(job.parameters, **{name: tensor.detach().numpy() for name, tensor in model.named_parameters()})
     return {"stats": source.stats().to_json(), "state": source.state_dict()}
 
 
@@ -208,10 +214,12 @@ def main() -> None:
             world_size=job.world,
             timeout=datetime.timedelta(seconds=60),
         )
-    result = train(job)
-    if dist.is_initialized():
-        dist.barrier()
+        with fl.kvstore.create("dist_sync") as store:
+            result = train(job, store)
+            store.barrier()
         dist.destroy_process_group()
+    else:
+        result = train(job, None)
     tell(result=result)
 
 
