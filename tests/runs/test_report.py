@@ -21,12 +21,13 @@ def page_of(path):
     return Page(fl.report(path).read_text("utf-8"))
 
 
-finite = st.none() | st.floats(-1e9, 1e9)
+EDGES = [0.0, 5e-324, 1.0, 1.0000000000000002, -1.0, 1.7e308, -1.7e308]
+finite = st.none() | st.sampled_from(EDGES) | st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False)
 spans = st.lists(st.tuples(st.integers(1, 1000), finite, finite, st.floats(0.001, 1e4)), min_size=1, max_size=40)
 
 
 @given(spans)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tables_are_the_log(tmp_path, given_spans):
     """Every number of the log stands behind its chart, and no other one."""
     samples, lines = 0, [start()]

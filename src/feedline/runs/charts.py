@@ -210,7 +210,7 @@ def _line(history: History, key: str, title: str, says: str, unit: str, columns:
     if len(columns) > MOST_COLUMNS:
         says += f" Shown are {MOST_COLUMNS} of {len(columns)}."
     numbers = table.numbers()
-    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 0 and max(numbers) >= 100 * min(numbers)
+    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
     return [Chart(key, title, says, unit, thinned(table), logarithmic)]
 
 

@@ -55,8 +55,9 @@ class Scale:
     """Numbers to 0 ... 1000 of the picture, and the places with a label."""
 
     def __init__(self, low: float, high: float, logarithmic: bool = False) -> None:
+        low, high = tame(low), tame(high)
         self._log = logarithmic
-        if logarithmic:
+        if self._log:
             decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
             step = max(1, math.ceil((len(decades) - 1) / 6))
             self.ticks = [(10.0**k, short(10.0**k)) for k in decades[::step]]
@@ -71,12 +72,17 @@ class Scale:
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
 
     def _place(self, number: Number) -> float:
-        return math.log10(number) if self._log else float(number)
+        return math.log10(tame(number)) if self._log else tame(number)
+
+
+def tame(number: Number) -> float:
+    """As a picture can tell it: what is beyond 1e300, or within 1e-300 of 0, would overflow on the way there."""
+    return 0.0 if abs(number) < 1e-300 else max(-1e300, min(1e300, float(number)))
 
 
 def rounded(low: float, high: float, count: int = 5) -> tuple[float, float, list[float]]:
     """Bounds around ``low`` and ``high``, and about ``count`` round numbers from one to the other."""
-    if low == high:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (0.0, 1.0)
     if 0 < low <= 0.6 * high:
         low = 0.0
