@@ -234,3 +234,68 @@ def test_lines_of_older_logs(tmp_path):
     bare = {"event": "start", "samples": 0, "sweeps": 0}
     page = page_of(write(tmp_path / "run.jsonl", [bare, old]))
     assert set(page.tables) == {"loss", "rate", "speed", "waiting"}
+
+
+def places(value, path=()):
+    """The path of every field in JSON, lists' elements too."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+WRONG = [None, -1, 1e308, -1e308, float("nan"), float("inf"), 5e-324, 10**400, 2**63, True]
+wrong = st.sampled_from([*WRONG, "x", "", "\ud800", [], {}, [1], [None], {"a": 1}])
+WHOLE = [
+    start(time=1.5, workers=1, streams={"words": "Stream"}),
+    progress(100),
+    {"event": "validation", "samples": 100, "number": 0, "loss": 0.25, "metric": 0.125, "counted": 10},
+    {"event": "checkpoint", "samples": 100, "path": "checkpoint-1", "time": 2.5},
+    {"event": "end", "samples": 100, "sweeps": 1, "time": 3.5, "seconds_by_part": {"feeding": 1.0}, "figures": {"a": 1}},
+]
+FIELDS = [(i, path) for i, line in enumerate(WHOLE) for path in places(line)]
+
+
+@given(st.sampled_from(FIELDS), wrong)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_field_may_be_anything(tmp_path, field, value):
+    """A page, or a DataError that names the line: nothing else, whatever stands in a log."""
+    lines = json.loads(json.dumps(WHOLE))
+    number, (*way, last) = field
+    inner = lines[number]
+    for key in way:
+        inner = inner[key]
+    inner[last] = value
+    path = write(tmp_path / "run.jsonl", lines)
+    try:
+        page_of(path)
+    except fl.DataError as error:
+        assert error.path == str(path)  # noqa: PT017
+        assert error.line in (None, number + 1)  # noqa: PT017
+
+
+def test_a_field_that_is_wrong_is_named(tmp_path):
+    """With what was expected and what came."""
+    line = progress(100)
+    line["fed"]["streams"]["words"]["lengths"][1] = "many"
+    with pytest.raises(fl.DataError, match=r"(?s)fed\.streams\.words\.lengths: expected a whole.*'many'.*run\.jsonl:2"):
+        fl.report(write(tmp_path / "run.jsonl", [start(), line]))
+
+
+def test_names_that_are_no_characters(tmp_path):
+    """Bytes of file names that are no UTF-8 come as lone surrogates, in logs, quarantine files and folders."""
+    bad = {"sequence": 3, "path": "a\udcff.ctf", "line": 4, "byte": None, "stream": "x", "reason": "bad"}
+    (tmp_path / "quarantine.jsonl").write_text(json.dumps(bad) + "\n")
+    write(tmp_path / "run.jsonl", [start(), progress(100)])
+    assert "a\\udcff.ctf" in page_of(tmp_path).text
+
+
+def test_the_log_is_not_written_over(tmp_path):
+    """Under none of its names."""
+    path = write(tmp_path / "run.jsonl", [start(), progress(100)])
+    before = path.read_bytes()
+    (tmp_path / "link").symlink_to(path)
+    for output in (path, tmp_path / "link"):
+        with pytest.raises(ValueError, match="another file than the log"):
+            fl.report(path, output)
+    assert path.read_bytes() == before

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Minibatch
+from feedline.runs.fields import anything, several, table, whole
 
 Ints = NDArray[np.int64]
 _AT_ONCE, _SEQUENCES_AT_ONCE = 64, 1 << 16
@@ -73,11 +74,22 @@ class Fed:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fed:
-        """Of `to_json`."""
-        streams = {
-            name: StreamLengths(**{**sums, "lengths": list(sums["lengths"])}) for name, sums in data["streams"].items()
-        }
-        return cls(**{**data, "streams": streams})
+        """Of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is none of that.
+        """
+        told = table(anything, data, "fed")
+        streams = table(_lengths, told.pop("streams"), "fed.streams")
+        return cls(**table(whole, told, "fed"), streams=streams)
+
+
+def _lengths(data: Any, name: str) -> StreamLengths:
+    told = table(anything, data, name)
+    lengths = several(whole, told.pop("lengths"), f"{name}.lengths")
+    if len(lengths) > 64:
+        raise ValueError(f"{name}.lengths: expected at most 64 classes, got {len(lengths)}")
+    return StreamLengths(**table(whole, told, name), lengths=lengths)
 
 
 class Feeding:

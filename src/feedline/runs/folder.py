@@ -63,7 +63,7 @@ class Run:
         """Whether a checkpoint still lies where it was written, or where the run folder was moved to."""
         path = Path(saved.path)
         moved = (self.folder / path.name, self.folder / path.parent.name / path.name)
-        return any(place.is_dir() for place in (path, *moved))
+        return any(os.path.isdir(place) for place in (path, *moved))  # False, too, where no path can be so
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -109,10 +109,10 @@ def _log(path: Path) -> Path:
 def _quarantined(folder: Path) -> Quarantined:
     files = sorted(folder.glob(QUARANTINE))
     first: list[dict[str, Any]] = []
-    seen: set[tuple[Any, Any]] = set()
+    seen: set[tuple[str, str]] = set()
     for line in (line for file in files for line in _lines(file)):
         # Every process lists what it meets: one that went on lists it again.
-        key = (line.get("path"), line.get("sequence"))
+        key = (str(line.get("path")), str(line.get("sequence")))
         if key not in seen:
             seen.add(key)
             if len(first) < MOST_LISTED:
@@ -125,7 +125,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         for text in lines:
             try:
                 line = json.loads(text)
-            except ValueError:  # torn by a kill; the process that goes on lists the sequence again
+            except (ValueError, RecursionError):  # torn by a kill; the process that goes on lists the sequence again
                 continue
             if isinstance(line, dict):
                 yield line

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import DataError
 from feedline.runs.feeding import Fed, StreamLengths
+from feedline.runs.fields import amount, anything, average, maybe, moment, real, several, table, whole, words
 from feedline.runs.log import read_log
 
 
@@ -170,36 +172,60 @@ def _event(line: dict[str, Any]) -> Span | Average | Saved | Mark | None:
 
 
 def _span(line: dict[str, Any]) -> Span:
-    fed, stats = line.get("fed"), line.get("stats", {})
+    fed, stats = line.get("fed"), table(anything, line.get("stats", {}), "stats")
     return Span(
         line["samples"],
-        line["loss"],
-        line["metric"],
-        line["counted"],
-        line["minibatches"],
-        line["seconds"],
-        line.get("waiting"),
-        line.get("evaluating"),
-        line.get("saving"),
-        tuple(line.get("rates", ())),
+        average(line["loss"], "loss"),
+        average(line["metric"], "metric"),
+        whole(line["counted"], "counted"),
+        whole(line["minibatches"], "minibatches"),
+        amount(line["seconds"], "seconds"),
+        maybe(amount, line.get("waiting"), "waiting"),
+        maybe(amount, line.get("evaluating"), "evaluating"),
+        maybe(amount, line.get("saving"), "saving"),
+        tuple(several(real, line.get("rates", []), "rates")),
         None if fed is None else Fed.from_json(fed),
-        stats.get("held_bytes"),
-        stats.get("skipped"),
+        maybe(whole, stats.get("held_bytes"), "stats.held_bytes"),
+        maybe(whole, stats.get("skipped"), "stats.skipped"),
     )
 
 
 def _average(line: dict[str, Any]) -> Average:
-    return Average(line["event"], line["samples"], line["loss"], line["metric"], line["counted"])
+    loss, metric = average(line["loss"], "loss"), average(line["metric"], "metric")
+    return Average(line["event"], line["samples"], loss, metric, whole(line["counted"], "counted"))
 
 
+def _saved(line: dict[str, Any]) -> Saved:
+    return Saved(line["samples"], words(line["path"], "path"), maybe(moment, line.get("time"), "time"))
+
+
+def _mark(line: dict[str, Any]) -> Mark:
+    """A start or end; what is told of the run is checked as far as the page counts with it."""
+    for name, check in _TOLD.items():
+        if line.get(name) is not None:
+            check(line[name], name)
+    return Mark(line["event"], line["samples"], {name: told for name, told in line.items() if told is not None})
+
+
+_TOLD: dict[str, Callable[[Any, str], Any]] = {
+    "time": moment,
+    "sweeps": whole,
+    "model": words,
+    "parameters": whole,
+    "learners": partial(several, words),
+    "streams": partial(table, anything),
+    "corpus": partial(table, partial(maybe, whole)),
+    "figures": partial(table, anything),
+    "seconds_by_part": partial(table, amount),
+}
 _EVENTS: dict[str, Callable[[dict[str, Any]], Span | Average | Saved | Mark]] = {
     "progress": _span,
     "update": _average,
     "validation": _average,
     "test": _average,
-    "checkpoint": lambda line: Saved(line["samples"], line["path"], line.get("time")),
-    "start": lambda line: Mark("start", line["samples"], line),
-    "end": lambda line: Mark("end", line["samples"], line),
+    "checkpoint": _saved,
+    "start": _mark,
+    "end": _mark,
 }
 
 

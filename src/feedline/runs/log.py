@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from feedline.errors import DataError
+from feedline.runs.fields import whole, words
 
 T = TypeVar("T")
 Line = dict[str, Any]
@@ -55,11 +56,11 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> Log[T]:
         for number, text in enumerate(file, 1):
             try:
                 line = json.loads(text)
-            except ValueError:  # undecodable bytes too
+            except (ValueError, RecursionError):  # undecodable bytes too
                 torn += 1
                 continue
             try:
-                event, samples = line["event"], line["samples"]
+                event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
                 if event == "start":
                     # What was written after the place where a process went on is that process's to tell.
                     kept = {key: old for key, old in kept.items() if key[1] <= samples}

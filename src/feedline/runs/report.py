@@ -36,10 +36,14 @@ def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
     Raises:
         FileNotFoundError: no such folder, or no log in it.
         DataError: several logs to choose from, or something else than a log.
+        ValueError: ``output`` is the log.
     """
     found = read_run(run)
     path = found.folder / "report.html" if output is None else Path(output)
-    path.write_text(html(found), encoding="utf-8")
+    if path.exists() and path.samefile(found.history.path):
+        raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
+    # Names from data may hold what is no character, as file names do; it is shown as an escape.
+    path.write_text(html(found), encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -94,7 +98,8 @@ def _lead(run: Run) -> str:
     about, history = run.history.about, run.history
     if history.is_feed:
         return f"{about.get('format', '')}, minibatches of at most {about.get('size')} samples, fed as fast as possible"
-    model = f"{about['model']} of {about['parameters']:,} parameters, " if "model" in about else ""
+    size = f" of {about['parameters']:,} parameters" if "parameters" in about else ""
+    model = f"{about['model']}{size}, " if "model" in about else ""
     times = [_moment(time) for time in (about.get("time"), (history.ended or {}).get("time")) if time]
     when = f", last process {' to '.join(dict.fromkeys(times))}" if times else ""
     sweeps = "1 sweep" if history.sweeps == 1 else f"{history.sweeps:,} sweeps"
@@ -190,7 +195,8 @@ def _about(run: Run) -> list[tuple[str, str]]:
     rows: list[tuple[str, Any]] = [
         ("log", f"{history.path}, {history.lines:,} lines"),
         ("written by", f"feedline {about['feedline']}" if "feedline" in about else None),
-        ("model", f"{about['model']}, {about['parameters']:,} parameters" if "model" in about else None),
+        ("model", about.get("model")),
+        ("parameters", f"{about['parameters']:,}" if "parameters" in about else None),
         ("learners", ", ".join(about.get("learners", []))),
         ("workers", about.get("workers")),
         *((f"stream {name}", stream) for name, stream in (about.get("streams") or {}).items()),
