@@ -251,7 +251,14 @@ WHOLE = [
     progress(100),
     {"event": "validation", "samples": 100, "number": 0, "loss": 0.25, "metric": 0.125, "counted": 10},
     {"event": "checkpoint", "samples": 100, "path": "checkpoint-1", "time": 2.5},
-    {"event": "end", "samples": 100, "sweeps": 1, "time": 3.5, "seconds_by_part": {"feeding": 1.0}, "figures": {"a": 1}},
+    {
+        "event": "end",
+        "samples": 100,
+        "sweeps": 1,
+        "time": 3.5,
+        "seconds_by_part": {"feeding": 1.0},
+        "figures": {"a": 1},
+    },
 ]
 FIELDS = [(i, path) for i, line in enumerate(WHOLE) for path in places(line)]
 
