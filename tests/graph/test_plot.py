@@ -162,6 +162,15 @@ def test_attributes_are_the_callers():
         fl.plot_network(TWICE, (2, 3), save_format="foo")
 
 
+def test_any_attribute_is_the_callers():
+    """Labels and tooltips too; what is no text is told of."""
+    source = fl.plot_network(nn.Linear(4, 3), (2, 4), node_attrs={"label": "same", "tooltip": ""}).source
+    assert source.count("label=same") == 3
+    for wrong in ({"node_attrs": {"width": 2}}, {"title": 3}):
+        with pytest.raises(TypeError, match="of text"):
+            fl.plot_network(nn.Linear(4, 3), (2, 4), **wrong)
+
+
 def test_legend_names_what_occurs():
     source = fl.plot_network(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), (2, 3)).source
     named = {kin for kin in FAMILIES if f"{kin}: {STYLES[kin].words}" in source}

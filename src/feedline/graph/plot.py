@@ -89,11 +89,16 @@ def plot_network(
 
     Raises:
         ModuleNotFoundError: the package graphviz is not there (``pip install 'feedline[viz]'``).
-        TypeError: the model is none of those.
+        TypeError: the model is none of those, or the title or an attribute no text.
         ValueError: the inputs do not fit, or an argument is none of those above.
     """
     if direction not in ("TB", "LR", "BT", "RL"):
         raise ValueError(f"expected direction 'TB', 'LR', 'BT' or 'RL', got {direction!r}")
+    if not isinstance(title, str):
+        raise TypeError(f"expected a title of text, got {title!r}")
+    wrong = {name: value for name, value in (node_attrs or {}).items() if not isinstance(value, str)}
+    if wrong:
+        raise TypeError(f"expected node_attrs of text, as Graphviz has them, got {wrong}")
     digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
     graph = graph_of(model, inputs)
     drawn = collapsed(graph, depth, expand)
@@ -179,9 +184,12 @@ class _Drawing:
         self._families.setdefault(kin)
         into.node(
             operation.key,
-            label=self.quoted(self._label(operation)),
-            tooltip=self.quoted(self._tooltip(operation)),
-            **{**_style(kin), **self.node_attrs},
+            **{
+                "label": self.quoted(self._label(operation)),
+                "tooltip": self.quoted(self._tooltip(operation)),
+                **_style(kin),
+                **self.node_attrs,
+            },
         )
         if self.hide_weights:
             return

@@ -25,10 +25,12 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
         inputs: shapes of its inputs by name, batch included; None: shapes stay unknown.
 
     Raises:
+        TypeError: the shapes have no names.
         ValueError: the shapes do not suffice.
     """
     if inputs is None:
         return from_symbol_json(symbol.tojson())
+    _expect_names(inputs)
     internals = symbol.get_internals()
     _, shapes, _ = internals.infer_shape(**{name: tuple(shape) for name, shape in inputs.items()})
     if shapes is None:
@@ -47,9 +49,17 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
         shapes: by the names that ``symbol.get_internals().list_outputs()`` gives; those missing stay unknown.
 
     Raises:
+        TypeError: the shapes have no names.
         ValueError: the text is no JSON of a symbol; it names the node.
     """
+    if shapes is not None:
+        _expect_names(shapes)
     return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()})
+
+
+def _expect_names(shapes: Any) -> None:
+    if not isinstance(shapes, Mapping):
+        raise TypeError(f"expected shapes of a symbol's inputs by name, such as {{'data': (8, 3)}}, got {shapes!r:.80}")
 
 
 def _read(text: str, shapes: dict[str, list[Shape]]) -> Graph:
@@ -57,7 +67,7 @@ def _read(text: str, shapes: dict[str, list[Shape]]) -> Graph:
     try:
         document = json.loads(text)
         nodes, heads = document["nodes"], document["heads"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"expected the JSON of a symbol, with nodes and heads: {error!r}") from error
     if not isinstance(nodes, list) or not isinstance(heads, list):
         raise ValueError("expected the JSON of a symbol, whose nodes and heads are lists")

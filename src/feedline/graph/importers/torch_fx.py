@@ -138,12 +138,27 @@ class _Walk:
         leaves, tree = pytree.tree_flatten(node.args[0])
         names = names if len(names) == len(leaves) else _leaf_names(tree)
         for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
-            if isinstance(leaf, torch.fx.Node) and leaf in self._sources:
-                sources = (self._sources[leaf],)
-                self.operations.append(Operation(f"output.{i}", "output", name, "output", inputs=sources))
-            elif isinstance(leaf, torch.fx.Node) and leaf.name in self.held_by:
-                own = (self.held_by[leaf.name],)
-                self.operations.append(Operation(f"output.{i}", "output", name, "output", parameters=own))
+            sources, own = self._behind(leaf)
+            if sources or own:
+                self.operations.append(
+                    Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=own)
+                )
+
+    def _behind(self, leaf: Any) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+        """The tensors of a result, and the parameters: itself, or what a number or an object is made of."""
+        sources: dict[Source, None] = {}
+        names: dict[str, None] = {}
+        waiting, seen = [leaf] if isinstance(leaf, torch.fx.Node) else [], {leaf}
+        while waiting:
+            node = waiting.pop(0)
+            if node in self._sources:
+                sources.setdefault(self._sources[node])
+            elif node.name in self.held_by:
+                names.setdefault(self.held_by[node.name])
+            else:
+                waiting += [child for child in _children(node) if child not in seen]
+                seen.update(waiting)
+        return tuple(sources), tuple(names)
 
     def _add(self, op: Operation, node: Any) -> None:
         self.operations.append(op)

@@ -9,6 +9,7 @@ why no better one would do. Neither parameters, buffers nor random generators ch
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from feedline.graph.graph import Graph
 from feedline.graph.importers.torch_fx import from_export, from_fx
@@ -23,6 +25,7 @@ from feedline.graph.importers.torch_parts import arguments
 from feedline.graph.importers.torch_run import from_run, from_tree
 
 WORDS = 160  # of a refusal, in characters
+TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
 
 
 def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
@@ -33,27 +36,52 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
         inputs: see `feedline.graph.importers.graph_of`.
 
     Raises:
+        TypeError: a scripted or traced module, whose inside only TorchScript sees.
         ValueError: the module cannot be run on the inputs; the cause is its own error.
     """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise TypeError(
+            f"expected a module of Python code, got {type(model).__name__} with TorchScript in it: "
+            "pass the module that was scripted or traced"
+        )
     notes: list[str] = []
     if inputs is None:
         try:
-            with _quietly(), _unchanged(model):
+            with _quietly(), _unchanged(model, runs=False):
                 return from_fx(model, None)
         except Exception as error:  # whatever the module's code makes of a tracer
             notes.append(f"torch.fx: {_said(error)}")
         return from_tree(model, (*notes, "the tree of modules, without edges and shapes: pass inputs"))
     args, kwargs = arguments(model, inputs)
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        model = _made(model, args, kwargs)
     for name, read in (("torch.export", from_export), ("torch.fx", from_fx)):
         try:
-            with _quietly(), _unchanged(model):
+            with _quietly(), _unchanged(model, runs=read is from_fx):
                 graph: Graph = read(model, (args, kwargs), tuple(notes))
             return graph
         except Exception as error:
             notes.append(f"{name}: {_said(error)}")
+    with _told(model), _unchanged(model, runs=True), torch.no_grad():
+        return from_run(model, args, kwargs, (*notes, "one run on the inputs: other inputs may go other ways"))
+
+
+def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
+    """A copy of a lazy module, whose parameters a first run has made: the model's own stay to be made."""
+    # Uninitialized buffers refuse to be copied.
+    lazy: list[Any] = [buffer for buffer in model.buffers() if is_lazy(buffer)]
+    fresh = {id(buffer): type(buffer)(device=buffer.device, dtype=buffer.dtype) for buffer in lazy}
+    model = copy.deepcopy(model, fresh)
+    with _told(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad():
+        model(*args, **kwargs)
+    return model
+
+
+@contextlib.contextmanager
+def _told(model: torch.nn.Module) -> Iterator[None]:
+    """Says of what a run raises that the inputs do not fit."""
     try:
-        with _unchanged(model), torch.no_grad():
-            return from_run(model, args, kwargs, (*notes, "one run on the inputs: other inputs may go other ways"))
+        yield
     except Exception as error:
         raise ValueError(
             f"expected inputs that {type(model).__name__} can be run on; it raised {type(error).__name__}: {error}"
@@ -72,9 +100,14 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a run or a tracer leaves behind, in buffers, attributes, lists, dicts and random generators."""
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
+    """Puts back what a tracer leaves behind, in buffers, attributes, lists, dicts and random generators.
+
+    If it ``runs`` the module, in parameters too, at the cost of their memory: an embedding with ``max_norm``, for one,
+    writes its weights when it is run.
+    """
+    held_by = (*model.parameters(), *model.buffers()) if runs else model.buffers()
+    tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export, for one, leaves its stand-ins for weights in a list that LSTMs keep.
     held = [(v, v.copy()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
@@ -89,14 +122,21 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
         with torch.no_grad():
-            for buffer, value in buffers.items():
-                buffer.copy_(value)
+            for tensor, value in tensors.items():
+                if _changed(tensor, value):
+                    tensor.copy_(value)
+
+
+def _changed(tensor: Any, before: Any) -> bool:
+    """Whether to write it back, which invalidates what autograd has kept of it."""
+    dense = tensor.layout is torch.strided and not tensor.is_quantized
+    return not dense or not torch.equal(tensor, before)
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without the warnings and logs of a tracer that refuses: the graph's notes say why."""
-    loggers = [logging.getLogger(f"torch.{name}") for name in ("fx.experimental.symbolic_shapes", "export._trace")]
+    loggers = [logging.getLogger(f"torch.{name}") for name in TALKERS]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Operation, Parameter, Path, Scope, Shape, Source, TensorType
 
 
 def type_of(tensor: Any) -> TensorType:
-    """Type of a tensor, fake ones included; unknown for anything else."""
-    if not isinstance(tensor, torch.Tensor):
+    """Type of a tensor, fake ones included; unknown for anything else, and for parameters that are made later."""
+    if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
         return TensorType()
     shape = tuple(n if isinstance(n, int) else str(n) for n in tensor.shape)
     return TensorType(shape, str(tensor.dtype).removeprefix("torch."))
@@ -28,6 +29,8 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
 
     def made(value: Any) -> Any:
         if _is_shape(value):
+            if min(value) < 0:
+                raise ValueError(f"expected a shape of lengths from 0, got {value}")
             return torch.zeros(value, dtype=like.dtype, device=like.device)
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value).to(like.device)
@@ -141,8 +144,11 @@ def operation(
 
 
 def reachable(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Without operations that no output depends on: bookkeeping, such as the counters of batch normalisation."""
-    needed = {o.key for o in operations if o.role == "output"}
+    """Without operations that no output depends on: bookkeeping, such as the counters of batch normalisation.
+
+    All of them, where the importer saw no output: what gives no tensor is not used by nothing.
+    """
+    needed = {o.key for o in operations if o.role == "output"} or {o.key for o in operations}
     kept = []
     for op in reversed(operations):
         if op.key in needed or op.role == "input":

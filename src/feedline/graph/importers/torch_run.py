@@ -6,6 +6,7 @@ is one operation. Costs one run, and the memory of all tensors in it, which are 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Callable
@@ -100,6 +101,8 @@ class _Record(TorchFunctionMode):
 
     def outputs(self, result: Any) -> None:
         """What the module gives."""
+        if dataclasses.is_dataclass(result) and not isinstance(result, type):
+            result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
             if isinstance(tensor, torch.Tensor):
                 given = self._given(tensor)

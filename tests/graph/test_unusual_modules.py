@@ -1,0 +1,151 @@
+"""Modules that are legal and seldom: what is read of them, and what they are afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import feedline as fl
+from feedline.graph.importers import graph_of
+
+
+class Wrapped(nn.Module):
+    """A linear layer; what it gives is made of its result."""
+
+    def __init__(self, gives):
+        super().__init__()
+        self.inner, self.gives = nn.Linear(4, 3), gives
+
+    def forward(self, x):
+        return self.gives(self.inner(x))
+
+
+@dataclasses.dataclass
+class Out:
+    """What some modules give."""
+
+    scores: torch.Tensor
+    loss: torch.Tensor
+
+
+class Opaque:
+    """An object that no library takes apart."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+
+class Branching(nn.Module):
+    """Only a run can follow it."""
+
+    def __init__(self, inner, gives=lambda x: x):
+        super().__init__()
+        self.inner, self.gives = inner, gives
+
+    def forward(self, x):
+        y = self.inner(x)
+        while y.abs().max() > 0.5:
+            y = y / 2
+        return self.gives(y)
+
+
+RESULTS = [
+    lambda y: y.sum().item(),
+    lambda y: (y.sum().item(), y.argmax().item()),
+    lambda y: Out(y, y.sum()),
+    lambda y: Opaque(y),
+    lambda y: {"loss": y.sum().item(), "none": None},
+]
+
+
+@pytest.mark.parametrize("gives", RESULTS)
+@pytest.mark.parametrize("make", [Wrapped, lambda gives: Branching(nn.Linear(4, 3), gives)])
+def test_results_that_are_no_tensors(gives, make):
+    """What they were made of is shown, and its parameters are used."""
+    table = fl.summary(make(gives), torch.ones(2, 4))
+    (row,) = [row for row in table.rows if row.name == "inner"]
+    assert (row.parameters, row.multiply_adds) == (15, 24)
+    assert not any("no operation" in row.name for row in table.rows)
+
+
+@pytest.mark.parametrize("wrap", [nn.Sequential, Branching])
+def test_weights_that_a_run_writes_are_put_back(wrap):
+    """An embedding with a largest norm scales what it looks up."""
+    module = wrap(nn.Embedding(5, 3, max_norm=0.01))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    fl.summary(module, torch.arange(5))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_what_autograd_keeps_stays_valid():
+    """A table in mid-step takes no gradient away."""
+    module = nn.Sequential(nn.BatchNorm1d(4))
+    loss = module(torch.randn(3, 4)).sum()
+    fl.summary(module, (3, 4))
+    loss.backward()
+    assert module[0].weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    "lazy", [lambda: nn.LazyLinear(3), lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())]
+)
+def test_lazy_modules_stay_lazy(lazy):
+    """They are read as the first run would make them; without inputs their shapes are not known."""
+    module = lazy()
+    assert fl.summary(module, (2, 4)).parameters in (15, 28)
+    assert any(torch.nn.parameter.is_lazy(p) for p in module.parameters())
+    assert fl.summary(module).parameters is None
+    fl.plot_network(module)
+
+
+def test_modules_without_memory():
+    """Those on the meta device have shapes only."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to("meta")
+    assert fl.summary(module, (2, 4)).parameters == 28
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: nn.Sequential(torch.jit.trace(m, torch.zeros(2, 4)))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_told(make):
+    """Only TorchScript sees their inside."""
+    module = make(nn.Linear(4, 3))
+    for inputs in (None, (2, 4)):
+        with pytest.raises(TypeError, match="pass the module that was scripted"):
+            fl.summary(module, inputs)
+
+
+def test_shapes_that_are_none():
+    """Lengths below 0 fit no module, and are a ValueError as other inputs that do not."""
+    with pytest.raises(ValueError, match=r"lengths from 0, got \(-1, 4\)"):
+        fl.summary(nn.Linear(4, 3), (-1, 4))
+
+
+def test_inputs_that_do_not_fit_are_told_once():
+    """In the error alone, not in torch's log too."""
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger("torch").addHandler(handler)
+    try:
+        with contextlib.redirect_stderr(log), pytest.raises(ValueError, match="cannot be multiplied"):
+            fl.summary(nn.Linear(4, 3), (2, 5))
+    finally:
+        logging.getLogger("torch").removeHandler(handler)
+    assert log.getvalue() == ""
+
+
+def test_symbols_take_shapes_by_name():
+    """A text, or a symbol, with anything else is told of."""
+    text = json.dumps({"nodes": [{"op": "null", "name": "x", "inputs": []}], "heads": [[0, 0, 0]]})
+    assert graph_of(text, {"x": (2, 3)}).operations[0].outputs[0].shape == (2, 3)
+    for inputs in ((2, 3), [(2, 3)], torch.zeros(2)):
+        with pytest.raises(TypeError, match="by name"):
+            graph_of(text, inputs)
+    with pytest.raises(ValueError, match="JSON of a symbol"):
+        graph_of("[" * 100_000)
