@@ -415,3 +415,24 @@ def test_texts_that_are_no_symbols():
             mx.sym.load_json(json.dumps(text))
     with pytest.raises(mx.MXNetError, match="expected the JSON text"):
         mx.sym.load_json("not json")
+
+
+@pytest.mark.parametrize("shape", [(-1, 4), "ab", (2.5, 4), 4, (None, 4)])
+def test_shapes_that_are_none(shape):
+    """Are told of, wherever they come, and nothing is inferred of them."""
+    net = mlp()
+    for use in (
+        lambda: net.infer_shape(data=shape),
+        lambda: net.infer_shape_partial(shape),
+        lambda: net.simple_bind(mx.cpu(), data=shape),
+        lambda: mx.viz.print_summary(net, shape={"data": shape}),
+    ):
+        with pytest.raises(mx.MXNetError, match="expected a shape"):
+            use()
+
+
+def test_shapes_may_be_arrays():
+    """Lists, and NumPy's numbers, are shapes of plain numbers afterwards."""
+    (data, *_), _, _ = mlp().infer_shape(data=list(np.array([2, 4])))
+    assert data == (2, 4)
+    assert all(type(length) is int for length in data)

@@ -172,3 +172,16 @@ def test_the_seeds_script_draws():
     if script is None:
         pytest.skip(f"{places[0]} is not there")
     assert feedline("run", "--as", "mxnet", script).stdout.count("->") == 8
+
+
+def test_tables_have_four_columns(capsys):
+    """Fewer ends are told of before a line is printed; of more the first four count, as in MXNet."""
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    for positions in ([], [0.5, 1.0]):
+        with pytest.raises(ValueError, match="positions of 4 columns"):
+            mx.viz.print_summary(symbol, positions=positions)
+    assert capsys.readouterr().out == ""
+    mx.viz.print_summary(symbol, line_length=60, positions=[20, 30, 40, 60])
+    four = capsys.readouterr().out
+    mx.viz.print_summary(symbol, line_length=60, positions=[20, 30, 40, 60, 90])
+    assert capsys.readouterr().out == four

@@ -7,12 +7,14 @@ import dataclasses
 import io
 import json
 import logging
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import feedline as fl
+import feedline.mxnet as mx
 from feedline.graph.importers import graph_of
 
 
@@ -138,6 +140,37 @@ def test_inputs_that_do_not_fit_are_told_once():
     finally:
         logging.getLogger("torch").removeHandler(handler)
     assert log.getvalue() == ""
+
+
+def test_shapes_that_are_not_all():
+    """JSON shows those that it is given and says that it infers none; one of no node is told of."""
+    text = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3, name="fc").tojson()
+    graph = graph_of(text, {"x": (2, 4)})
+    assert graph.operations[0].outputs[0].shape == (2, 4)
+    assert any("load_json" in note for note in graph.notes)
+    every = {"x": (2, 4), "fc_weight": (3, 4), "fc_bias": (3,), "fc_output": (2, 3)}
+    assert graph_of(text, every).notes == graph_of(text).notes == ()
+    with pytest.raises(ValueError, match="got one of y"):
+        graph_of(text, {"x": (2, 4), "y": (2,)})
+
+
+@pytest.mark.parametrize("shapes", [{"y": (2, 4)}, {"x": (2, -4)}, {"x": (2, 4), "fc_bias": (7,)}, {"fc_bias": (3,)}])
+def test_shapes_that_do_not_fit_a_symbol(shapes):
+    """Are a ValueError, as those of a module, and nothing is said besides."""
+    symbol = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3, name="fc")
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="expected shapes"):
+        warnings.simplefilter("error")
+        fl.summary(symbol, shapes)
+
+
+def test_numbers_of_outputs_are_believed_up_to_a_bound():
+    """Or a file of a hundred bytes would take all memory."""
+    nodes = [{"op": "null", "name": "x", "inputs": []}, {"op": "split", "name": "s", "inputs": [[0, 0]]}]
+    with pytest.raises(ValueError, match="in head 0"):
+        graph_of(json.dumps({"nodes": nodes, "heads": [[1, 10**12, 0]]}))
+    nodes.append({"op": "relu", "name": "r", "inputs": [[1, 10**12]]})
+    with pytest.raises(ValueError, match="inputs of node 2"):
+        graph_of(json.dumps({"nodes": nodes, "heads": [[2, 0, 0]]}))
 
 
 def test_symbols_take_shapes_by_name():

@@ -21,7 +21,7 @@ from feedline.mxnet._names import explain
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context
 from feedline.mxnet.ndarray import NDArray
-from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, told
+from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, lengths, told
 from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Entry, Node, variables
 from feedline.mxnet.symbol._symbol import Symbol
@@ -299,7 +299,7 @@ def simple_bind(
 ) -> Executor:
     """See `Symbol.simple_bind`."""
     arguments, states = variables(symbol.entries)
-    found = infer_shapes(symbol.entries, told(symbol.entries, (), shapes, tuple))
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shapes, lengths))
     unknown = [node.name for node in (*arguments, *states) if not found.knows(node)]
     if unknown:
         raise MXNetError(f"simple_bind error: expected shapes that suffice, got {dict(shapes)}; unknown: {unknown}")

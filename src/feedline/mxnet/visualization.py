@@ -18,7 +18,7 @@ import numpy as np
 
 from feedline.mxnet._names import explain
 from feedline.mxnet.symbol import Symbol
-from feedline.mxnet.symbol._infer import infer_shapes, told
+from feedline.mxnet.symbol._infer import infer_shapes, lengths, told
 from feedline.mxnet.symbol._node import Node, topological
 
 __all__ = ["plot_network", "print_summary"]
@@ -189,7 +189,7 @@ def print_summary(
 
     Raises:
         TypeError: not a Symbol.
-        ValueError: shapes that do not suffice.
+        ValueError: shapes that do not suffice, or positions of fewer than four columns.
         MXNetError: shapes that contradict each other, or a name that is no argument.
         IndexError: with ``exact_mxnet``, where MXNet fails: an output of one axis below a layer.
     """
@@ -211,8 +211,10 @@ class _Table:
 
     def __init__(self, length: int, positions: Sequence[float]) -> None:
         self.length = length
+        if len(positions) < len(_HEAD):
+            raise ValueError(f"expected positions of {len(_HEAD)} columns, got {list(positions)}")
         shares = positions[-1] <= 1
-        self.ends = [int(length * p) if shares else int(p) for p in positions]
+        self.ends = [int(length * p) if shares else int(p) for p in positions[: len(_HEAD)]]
 
     def head(self) -> None:
         """Print the names of the columns."""
@@ -241,7 +243,7 @@ class _Table:
 
 def _print_rows(symbol: Symbol, shape: Mapping[str, Any] | None, table: _Table) -> None:
     order = topological(symbol.entries)
-    found = infer_shapes(symbol.entries, told(symbol.entries, (), shape or {}, tuple))
+    found = infer_shapes(symbol.entries, told(symbol.entries, (), shape or {}, lengths))
     parameters, aside = _roles(order)
     counted: set[Node] = set()
     total, known = 0, True

@@ -7,6 +7,7 @@ infers them from those of its inputs. The JSON is checked before it is believed.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Graph, Operation, Parameter, Shape, Source, TensorType
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
+ONLY_GIVEN = "JSON holds no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
+MOST_OUTPUTS = 1 << 16
 KEPT = ("_moving_var", "_moving_mean", "_running_var", "_running_mean", "_state", "_state_cell")
 
 
@@ -26,13 +29,18 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Raises:
         TypeError: the shapes have no names.
-        ValueError: the shapes do not suffice.
+        ValueError: the shapes do not suffice, or contradict each other, or are of what is no input.
     """
     if inputs is None:
         return from_symbol_json(symbol.tojson())
     _expect_names(inputs)
     internals = symbol.get_internals()
-    _, shapes, _ = internals.infer_shape(**{name: tuple(shape) for name, shape in inputs.items()})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of shapes that do not suffice, which the error below tells of
+            _, shapes, _ = internals.infer_shape(**{name: tuple(shape) for name, shape in inputs.items()})
+    except RuntimeError as error:  # MXNet's own
+        raise ValueError(f"expected shapes that fit the symbol, got {dict(inputs)!r:.200}: {error}") from error
     if shapes is None:
         raise ValueError(f"expected shapes of all inputs, got those of {', '.join(inputs) or 'none'}")
     known: dict[str, list[Shape]] = {}
@@ -46,7 +54,8 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
 
     Args:
         text: of ``symbol.tojson()``.
-        shapes: by the names that ``symbol.get_internals().list_outputs()`` gives; those missing stay unknown.
+        shapes: by the names that ``symbol.get_internals().list_outputs()`` gives; those missing stay unknown, and the
+            graph's notes say so.
 
     Raises:
         TypeError: the shapes have no names.
@@ -54,7 +63,7 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
     """
     if shapes is not None:
         _expect_names(shapes)
-    return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()})
+    return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()}, all_are=False)
 
 
 def _expect_names(shapes: Any) -> None:
@@ -62,8 +71,11 @@ def _expect_names(shapes: Any) -> None:
         raise TypeError(f"expected shapes of a symbol's inputs by name, such as {{'data': (8, 3)}}, got {shapes!r:.80}")
 
 
-def _read(text: str, shapes: dict[str, list[Shape]]) -> Graph:
-    """As `from_symbol_json`; several shapes of one name are those of its nodes in order."""
+def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Graph:
+    """As `from_symbol_json`; several shapes of one name are those of its nodes in order.
+
+    Without ``all_are``, they come from a person, who may have left some out or given one that is of nothing.
+    """
     try:
         document = json.loads(text)
         nodes, heads = document["nodes"], document["heads"]
@@ -76,7 +88,10 @@ def _read(text: str, shapes: dict[str, list[Shape]]) -> Graph:
         importer.add(i)
     for i in range(len(heads)):
         importer.output(i)
-    return Graph(tuple(importer.operations), importer.parameters, importer="MXNet symbol")
+    if not all_are:
+        importer.expect_all_asked()
+    notes = (ONLY_GIVEN,) if shapes and importer.unknown else ()
+    return Graph(tuple(importer.operations), importer.parameters, importer="MXNet symbol", notes=notes)
 
 
 class _Importer:
@@ -88,6 +103,8 @@ class _Importer:
         self._types: dict[int, tuple[TensorType, ...]] = {}
         self._heads = [self._head(i, head) for i, head in enumerate(heads)]
         parts = [self._read(i) for i in range(len(nodes))]
+        self.unknown = False  # whether a shape was asked for that is not known
+        self._asked: set[str] = set()
         self._taken: dict[int, int] = {}
         for n, out in [*self._heads, *(source for *_, given in parts for source in given)]:
             self._taken[n] = max(self._taken.get(n, 0), out + 1)
@@ -129,7 +146,7 @@ class _Importer:
             items = {str(key): str(value) for key, value in attributes.items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"expected op, name and inputs in node {i} of the symbol's JSON, got {node!r}") from error
-        if any(not 0 <= n < i or out < 0 for n, out in given):
+        if any(not 0 <= n < i or not 0 <= out < MOST_OUTPUTS for n, out in given):
             raise ValueError(f"expected inputs of node {i}, {name!r}, to be nodes before it, got {given}")
         return kind, name, items, given
 
@@ -146,16 +163,24 @@ class _Importer:
 
     def _shape(self, name: str) -> Shape | None:
         known = self.shapes.get(name)
+        self._asked.add(name)
         if not known:
+            self.unknown = True
             return None
         return known.pop(0) if len(known) > 1 else known[0]
+
+    def expect_all_asked(self) -> None:
+        """Raises ValueError if a shape is of no output."""
+        lost = [name for name in self.shapes if name not in self._asked]
+        if lost:
+            raise ValueError(f"expected shapes of outputs of the symbol's nodes, got one of {', '.join(lost)}")
 
     def _head(self, i: int, head: Any) -> tuple[int, int]:
         try:
             n, out = int(head[0]), int(head[1])
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"expected [node, output] in head {i} of the symbol's JSON, got {head!r}") from error
-        if not 0 <= n < len(self.nodes) or out < 0:
+        if not 0 <= n < len(self.nodes) or not 0 <= out < MOST_OUTPUTS:
             raise ValueError(f"expected a node of the symbol's JSON in head {i}, got {head!r}")
         return n, out
 

@@ -6,6 +6,7 @@ from above (a sum gives its terms). The time is linear in nodes for each round, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,21 @@ def told(
                 )
         return {node: read(kwargs[node.name]) for node in (*arguments, *states) if kwargs.get(node.name) is not None}
     return {node: read(value) for node, value in pairs if value is not None}
+
+
+def lengths(shape: Any) -> Shape:
+    """A shape as it is given.
+
+    Raises:
+        MXNetError: no sequence of whole numbers from 0.
+    """
+    try:
+        read = tuple(operator.index(length) for length in shape)
+    except TypeError as error:
+        raise MXNetError(f"expected a shape, a tuple of whole numbers, got {shape!r}") from error
+    if min(read, default=0) < 0:
+        raise MXNetError(f"expected a shape of lengths from 0, where 0 is one that is not known, got {shape!r}")
+    return read
 
 
 def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found:

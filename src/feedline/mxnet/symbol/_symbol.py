@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol import _node
-from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, told
+from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, lengths, told
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
 
@@ -198,7 +198,7 @@ class Symbol:
         return self._shapes(self._infer(args, kwargs))
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
-        return infer_shapes(self.entries, told(self.entries, args, kwargs, tuple))
+        return infer_shapes(self.entries, told(self.entries, args, kwargs, lengths))
 
     def _shapes(self, found: Found) -> tuple[list[Shape], list[Shape], list[Shape]]:
         arguments, states = variables(self.entries)
