@@ -147,6 +147,21 @@ def test_it_fits(browser, page, width):
     assert browser.value("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [320, 1600])
+def test_long_names_fit(browser, tmp_path, width):
+    """Names from data are as long as they like: of streams, models, learners, files, figures."""
+    name = "a_long_name_" * 30
+    line = progress(100, saving=0.5)
+    line["fed"]["streams"] = {name: {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}
+    about = start(model=name, learners=[name], streams={name: name})
+    saved = {"event": "checkpoint", "samples": 100, "path": f"/{name}"}
+    bad = '{"sequence": 3, "path": "%s", "reason": "%s"}\n' % (name, name)
+    (tmp_path / "quarantine.jsonl").write_text(bad)
+    end = {"event": "end", "samples": 100, "figures": {name: name}, "seconds_by_part": {name: 1.0}}
+    browser.open(fl.report(write(tmp_path / "run.jsonl", [about, line, saved, end])), width=width)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+
+
 def test_it_is_a_picture(browser, page):
     """Light and dark are drawn, and differ."""
     pictures = []
