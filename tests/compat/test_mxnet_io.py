@@ -142,6 +142,8 @@ def test_what_does_not_fit_is_refused():
         ((numbered(3), np.zeros(4)), "arrays of one length"),
         ((numbered(3), None, 4), "from 1 to the 3 rows"),
         ((numbered(3), None, 0), "from 1 to the 3 rows"),
+        ((np.float32(3), None, 1), "rows for data, got a single number"),
+        ((numbered(3), np.float32(3), 1), "rows for softmax_label"),
         ((numbered(3), None, 1, False, "keep"), "pad, discard or roll_over"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -152,3 +154,13 @@ def test_what_does_not_fit_is_refused():
         mx.io.DataBatch(mx.nd.ones(2))
     with pytest.raises(NotImplementedError, match=r"DataIter\.iter_next"):
         next(mx.io.DataIter())
+
+
+@pytest.mark.parametrize("state", [{}, None, {"epoch": 1, "begun": True}, {"epoch": 0, "begun": False, "source": {}}])
+def test_what_is_no_state_is_told(state):
+    """And leaves the iterator where it stood."""
+    batches = mx.io.NDArrayIter(numbered(4), None, 2)
+    next(batches)
+    with pytest.raises(fl.StateError):
+        batches.load_state_dict(state)
+    assert [batch.data[0].asnumpy().tolist() for batch in batches] == [numbered(4)[2:].tolist()]

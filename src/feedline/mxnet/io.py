@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.errors import StateError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource
 from feedline.mxnet._names import explain
@@ -150,8 +151,8 @@ class NDArrayIter(DataIter):
         seed: of the order.
 
     Raises:
-        ValueError: no data, arrays of different lengths, fewer rows than a batch has, or an unknown
-            ``last_batch_handle``.
+        ValueError: no data, a number instead of rows, arrays of different lengths, fewer rows than a batch has, or an
+            unknown ``last_batch_handle``.
     """
 
     def __init__(
@@ -172,6 +173,9 @@ class NDArrayIter(DataIter):
         self.data, self.label = _named(data, data_name), _named(label, label_name)
         if not self.data:
             raise ValueError("expected data, got none")
+        for name, rows in (*self.data, *self.label):
+            if rows.ndim == 0:
+                raise ValueError(f"expected an array of rows for {name}, got a single number")
         lengths = {name: len(rows) for name, rows in (*self.data, *self.label)}
         self.num_data = len(self.data[0][1])
         if len(set(lengths.values())) > 1:
@@ -270,8 +274,10 @@ class NDArrayIter(DataIter):
         """Stand where another one stood.
 
         Raises:
-            StateError: a state of other data, another seed or another order.
+            StateError: no state of an iterator, or one of other data, another seed or another order.
         """
+        if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
+            raise StateError(f"expected what state_dict() of an NDArrayIter gave, got {state!r:.80}")
         self._source.load_state_dict(state["source"])
         self._epoch, self._begun, self._batch = int(state["epoch"]), bool(state["begun"]), None
         self._at = self._source.position.samples
