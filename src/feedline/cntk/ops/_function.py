@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk._nodes import node_of
-from feedline.cntk._tracing import parameters_of, traced, typed, types_of
+from feedline.cntk._tracing import called, parameters_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -195,7 +195,7 @@ class Function(Described):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """All functions and variables of this name; ``depth`` is not looked at, blocks are open."""
-        return [_found(node) for node in find_all(self._roots, lambda n: n.name == name)]
+        return [self._described(node) for node in find_all(self._roots, lambda n: called(n, name))]
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """The function or variable of this name, None if there is none.
@@ -211,7 +211,7 @@ class Function(Described):
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
         """The function or variable with this `uid`, None if there is none."""
         found = find_all(self._roots, lambda n: n.uid == uid)
-        return _found(found[0]) if found else None
+        return self._described(found[0]) if found else None
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
         """What each argument would get from a call with these."""
@@ -345,7 +345,3 @@ class Function(Described):
     def restore_model(self, filename: str) -> None:
         """Former name of `restore`."""
         self.restore(filename)
-
-
-def _found(node: Node) -> Any:
-    return variable_of(node) if node.is_leaf else Function.of([node])
