@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk._nodes import node_of
-from feedline.cntk._tracing import called, parameters_of, traced, typed, types_of
+from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -140,9 +140,11 @@ class Function(Described):
         return named[0]
 
     def __rshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers import Sequential
+        from feedline.cntk.layers.higher_order_layers import then
 
-        return Sequential([self, other])
+        # Not `Sequential`: what it is applied to already stays what it is.
+        results = then(other, self.outputs if len(self._roots) > 1 else (self,))
+        return Function.of([node for item in results for node in roots_of(item)], self._order)
 
     def __rrshift__(self, other: Any) -> Any:
         from feedline.cntk.layers import Sequential
