@@ -645,6 +645,25 @@ def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
     close(total, sum(e.sum() for e in expected))
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_scripts_may_say_where_sequences_begin(steps):
+    """Two sequences in three minibatches of pieces are as whole ones, in training and otherwise."""
+    z, trainer, inputs = language_model(steps)
+    trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
+    x, y = (inputs[name] for name in "xy")
+    rng = np.random.default_rng(0)
+    words, following = (np.eye(5, dtype="f4")[rng.integers(0, 5, (2, 9))] for _ in range(2))
+    expected = C.cross_entropy_with_softmax(z, y).eval({x: list(words), y: list(following)})
+    scores = np.stack(z.eval({x: list(words)}))
+    for begin in (0, 3, 6):
+        piece, flags = slice(begin, begin + 3), [begin == 0] * 2
+        trainer.train_minibatch(({x: list(words[:, piece]), y: list(following[:, piece])}, flags))
+        close(trainer.previous_minibatch_loss_average, np.mean([e[piece] for e in expected]))
+        close(np.stack(z.eval((list(words[:, piece]), flags))), scores[:, piece])
+    with pytest.raises(ValueError, match="a bool for each sequence, got 1"):
+        trainer.train_minibatch(({x: list(words), y: list(following)}, [True]))
+
+
 def test_functions_run_piece_by_piece(tmp_path):
     z, _, inputs = language_model(0)
     x = inputs["x"]

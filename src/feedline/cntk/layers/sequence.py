@@ -124,7 +124,9 @@ def UnfoldFrom(
     """
     generator = as_function(generator_function)
     if len(generator.outputs) > 2:
-        raise TypeError(f"expected a generator state -> output, or (output, state), got {len(generator.outputs)} results")
+        raise TypeError(
+            f"expected a generator state -> output, or (output, state), got {len(generator.outputs)} results"
+        )
 
     def unfold(initial_state: Any, dynamic_axes_like: Any) -> Any:
         steps = apply("sequence_ones", [node_of(dynamic_axes_like)], {"factor": float(length_increase)})

@@ -33,7 +33,9 @@ def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """All functions and variables of this name below one."""
     from feedline.cntk._tracing import called
 
-    return depth_first_search(node, lambda x: x.name == node_name and all(called(n, node_name) for n in _roots(x)), depth)
+    return depth_first_search(
+        node, lambda x: x.name == node_name and all(called(n, node_name) for n in _roots(x)), depth
+    )
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
