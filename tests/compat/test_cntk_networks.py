@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -773,3 +774,22 @@ def test_a_script_with_a_network_runs_unchanged(tmp_path):
         f"Finished Epoch[{i} of 3" for i in (1, 2, 3)
     ]
     assert done.stdout.endswith("error 0.0\n")
+
+
+def test_networks_are_told_and_drawn(tmp_path):
+    pytest.importorskip("graphviz", reason="graphviz is not installed")
+    x = C.input_variable(3, name="x")
+    z = C.layers.Dense(2, activation=C.relu, name="hidden")(x)
+    told = C.logging.graph.plot(z, str(tmp_path / "network.dot"))
+    lines = told.splitlines()
+    assert [line.partition("(")[0] for line in lines] == ["times", "plus", "relu", "alias"]
+    assert lines[0] == f"times({x.uid}, {z.W.uid}) -> {lines[1].partition('(')[2].partition(',')[0]};"
+    drawn = (tmp_path / "network.dot").read_text("utf-8")
+    assert drawn.startswith("digraph") and "hidden" in drawn
+    assert C.logging.graph.plot(z) == told
+    with pytest.raises(ValueError, match=r"in .svg, .pdf, .png or .dot, got 'network.gif'"):
+        C.logging.graph.plot(z, "network.gif")
+    if shutil.which("dot"):
+        C.logging.graph.plot(z, str(tmp_path / "network.svg"))
+        assert "<svg" in (tmp_path / "network.svg").read_text("utf-8")
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".dot", ".svg"}
