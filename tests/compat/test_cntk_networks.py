@@ -785,7 +785,8 @@ def test_networks_are_told_and_drawn(tmp_path):
     assert [line.partition("(")[0] for line in lines] == ["times", "plus", "relu", "alias"]
     assert lines[0] == f"times({x.uid}, {z.W.uid}) -> {lines[1].partition('(')[2].partition(',')[0]};"
     drawn = (tmp_path / "network.dot").read_text("utf-8")
-    assert drawn.startswith("digraph") and "hidden" in drawn
+    assert drawn.startswith("digraph")
+    assert "hidden" in drawn
     assert C.logging.graph.plot(z) == told
     with pytest.raises(ValueError, match=r"in .svg, .pdf, .png or .dot, got 'network.gif'"):
         C.logging.graph.plot(z, "network.gif")

@@ -85,7 +85,9 @@ def test_a_recurrence_may_attend_at_each_step():
     assert torch.autograd.gradcheck(network, [t.requires_grad_() for t in tensors])
 
 
-@pytest.mark.parametrize(("factor", "lengths"), [(1, [3, 1, 4, 2]), (1.5, [4, 1, 6, 3]), (1 / 3, [1, 0, 1, 0])])
+@pytest.mark.parametrize(
+    ("factor", "lengths"), [(1, [3, 1, 4, 2]), (1.5, [4, 1, 6, 3]), (1 / 3, [1, 0, 1, 0]), (2.3333, [7, 2, 9, 4])]
+)
 def test_ones_for_sequences_of_other_lengths(factor, lengths):
     node = given((2,), "s")
     root = apply("sequence_ones", [node], {"factor": factor})
