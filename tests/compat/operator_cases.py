@@ -304,6 +304,8 @@ TABLE = {
     "Dropout": [Case([A], lambda x: x, smooth=False, p=0.7)],
     **{name: reduction(getattr(np, name)) for name in ("sum", "mean", "prod", "max", "min", "nansum")},
     "norm": [
+        Case([Positive((2, 3))], lambda x: np.abs(x).sum(1), ord=1, axis=1),
+        Case([(2, 3)], lambda x: np.sqrt((x**2).sum(keepdims=True)), keepdims=True),
         Case([A], lambda x: np.sqrt((x**2).sum()).reshape(1)),
         Case([A], lambda x: np.sqrt((x**2).sum(1, keepdims=True)), axis=1, keepdims=True),
     ],

@@ -9,8 +9,9 @@ import feedline.mxnet as mx
 from feedline.mxnet.symbol._make import FUNCTIONS
 from feedline.mxnet.symbol._operator import OPERATORS
 from feedline.mxnet.symbol._parameters import read, written
-from tests.compat.operator_cases import TABLE
+from tests.compat import image_and_sequence_cases, operator_cases
 
+TABLE = operator_cases.TABLE | image_and_sequence_cases.TABLE
 HEADS = {name for name, operator in OPERATORS.items() if operator.head}
 CASES = [
     pytest.param(name, case, id=f"{name}-{i}") for name, several in TABLE.items() for i, case in enumerate(several)
@@ -87,7 +88,7 @@ def test_the_gradient_is_a_difference_quotient(name, case):
 
     gradients, step = executor.grad_dict, 1e-5
     for i, slot in enumerate(names):
-        if slot in OPERATORS[name].free + OPERATORS[name].states:
+        if slot in (*OPERATORS[name].free_names(made(name, case)), *OPERATORS[name].states):
             continue
         direction = rng.normal(size=arrays[i].shape)
         ahead, behind = list(arrays), list(arrays)

@@ -81,6 +81,50 @@ def batch_norm(x, gamma, beta, mean, variance, *, eps, axis=1):
     return (x - mean) / np.sqrt(variance + eps) * gamma + beta
 
 
+def group_norm(x, gamma, beta, *, groups, eps=1e-5):
+    """One scale and one offset a group; with as many groups as channels it is the norm of instances."""
+    y = np.empty_like(x)
+    width = x.shape[1] // groups
+    for i, g in itertools.product(range(len(x)), range(groups)):
+        part = x[i, g * width : (g + 1) * width]
+        y[i, g * width : (g + 1) * width] = (part - part.mean()) / np.sqrt(part.var() + eps) * gamma[g] + beta[g]
+    return y
+
+
+def neighbours(x, size, alpha, beta, offset):
+    """Each channel over a power of the squares of those around it."""
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        around = x[:, max(0, c - size // 2) : c + size // 2 + 1]
+        y[:, c] = x[:, c] / (offset + alpha / size * (around**2).sum(1)) ** beta
+    return y
+
+
+def alignment(x, labels, *, blank, times=None):
+    """Minus the logarithm of the probability of all paths that read as the labels; paths are tried one by one."""
+    losses = []
+    for i, label in enumerate(labels):
+        steps = len(x) if times is None else times[i]
+        probability = softmax(x[:steps, i], 1)
+        total = 0.0
+        for path in itertools.product(range(x.shape[2]), repeat=steps):
+            read = [k for k, _ in itertools.groupby(path) if k != blank]
+            if read == list(label):
+                total += math.prod(probability[t, k] for t, k in enumerate(path))
+        losses.append(-math.log(total))
+    return np.array(losses)
+
+
+def margin_gradient(x, label, *, margin=1.0, scale=1.0, linear=False):
+    """Of SVMOutput: the right class is pushed above the margin, all others below its negative."""
+    gradient = np.zeros_like(x)
+    for row, k in itertools.product(range(x.shape[0]), range(x.shape[1])):
+        side = 1 if k == label[row] else -1
+        if side * x[row, k] < margin:
+            gradient[row, k] = -side * scale * (1 if linear else 2 * (margin - side * x[row, k]))
+    return gradient
+
+
 def reshape(shape, codes):
     """MXNet's codes, one by one, without -1, which NumPy knows."""
     out, left, codes = [], list(shape), list(codes)

@@ -14,7 +14,19 @@ from feedline.mxnet._names import explain
 from feedline.mxnet.attribute import AttrScope
 
 # Importing these declares the operators, which `_make` turns into functions.
-from feedline.mxnet.symbol import _arrange, _elementwise, _heads, _layers, _lookup, _recurrent, _reductions  # noqa: F401
+from feedline.mxnet.symbol import (  # noqa: F401
+    _arrange,
+    _elementwise,
+    _heads,
+    _layers,
+    _lookup,
+    _normalise,
+    _recurrent,
+    _reductions,
+    _resize,
+    _sequences,
+    _sorting,
+)
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._symbol import Symbol, _from_json, type_number, variable
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Shape, Site, define
+from feedline.mxnet.symbol._operator import Shape, Site, define, numbered, same
 from feedline.mxnet.symbol._parameters import Parameter, dims, ends, flag, integer, optional, real, word
 
 
@@ -198,6 +198,41 @@ define(
 )
 
 
+def _parts_like(p: Any, shape: Shape, like: Shape) -> tuple[slice, ...]:
+    axes = [a % len(shape) for a in p.axes] or range(len(shape))
+    return tuple(slice(like[i]) if i in axes else slice(None) for i in range(len(shape)))
+
+
+def _sliced_like(site: Site) -> None:
+    shape, like = site.full(0), site.full(1)
+    if shape is None or like is None:
+        return
+    axes = [site.axis(a, len(shape)) for a in site.p.axes] or range(len(shape))
+    if any(i >= len(like) or like[i] > shape[i] for i in axes):
+        site.refuse(f"expected a shape that fits into {shape} along axes {tuple(axes)}, got {like}")
+    _lengths(site, shape, _parts_like(site.p, shape, like))
+
+
+define(
+    "slice_like",
+    "data shape_like",
+    _sliced_like,
+    lambda p, training, x, like: x[_parts_like(p, tuple(x.shape), tuple(like.shape))],
+    {"axes": Parameter(dims, ())},
+    free="shape_like",
+)
+
+
+def _turned(site: Site) -> None:
+    if site.ins[0] is not None:
+        for axis in site.p.axis:
+            site.axis(axis, len(site.ins[0]))
+    same(site)
+
+
+define("reverse flip", "data", _turned, lambda p, training, x: x.flip(p.axis), {"axis": Parameter(dims)})
+
+
 def _split_shape(site: Site) -> None:
     shape, p = site.ins[0], site.p
     if shape is None:
@@ -229,6 +264,7 @@ define(
     _split,
     {"num_outputs": Parameter(integer), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
     outputs=lambda p: int(p.num_outputs),
+    called=lambda p: numbered(p.num_outputs, "output"),
 )
 
 # ---- joins --------------------------------------------------------------------------------------------------

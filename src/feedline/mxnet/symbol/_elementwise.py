@@ -204,6 +204,7 @@ define(
     weights="gamma",
     hidden=lambda p: int(p.act_type == "rrelu"),
     first={"gamma": '["Constant", {"value": 0.25}]'},
+    called="output mask",
 )
 define(
     "clip",

@@ -141,8 +141,8 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
 def _unify(node: Node, found: Found) -> bool:
     assert node.operator is not None
     ours, fixed = node.operator, node.operator.dtype(node.p)
-    names = node.input_names
-    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in ours.free]
+    names, free = node.input_names, ours.free_names(node.p)
+    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in free]
     outs = [(node, i) for i in range(node.visible)]
     known = {found.types[key] for key in (*together, *outs) if key in found.types} | ({fixed} if fixed else set())
     if len(known) > 1:
@@ -160,11 +160,11 @@ def _unify(node: Node, found: Found) -> bool:
 
 def _settle(node: Node, found: Found, default: str | None) -> bool:
     assert node.operator is not None
-    mine = found.types.get((node, 0))
+    mine, free = found.types.get((node, 0)), node.operator.free_names(node.p)
     changed = False
     for name, entry in zip(node.input_names, node.inputs, strict=True):
         # What comes out of another operator has the type of that one, once it is known.
-        if name in node.operator.free and entry.node.operator is None and _key(entry) not in found.types:
+        if name in free and entry.node.operator is None and _key(entry) not in found.types:
             kind = (mine if name in node.operator.labels else None) or default
             if kind is not None:
                 found.types[_key(entry)] = kind

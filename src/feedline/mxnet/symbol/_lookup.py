@@ -62,6 +62,59 @@ define(
 )
 
 
+def _picked_rows(site: Site) -> None:
+    shape = site.full()
+    if shape is not None:
+        if len(shape) != 2:
+            site.refuse(f"expected data (rows, columns), got {shape}")
+        site.put_in(1, shape[:1])
+        site.put_out(shape[:1])
+
+
+def _pick_of_rows(p: Any, training: bool, a: Any, indices: Any) -> Any:
+    columns = indices.to(torch.int64).clamp(0, a.shape[1] - 1)
+    return a.gather(1, columns[:, None]).squeeze(1)
+
+
+define("batch_take", "a indices", _picked_rows, _pick_of_rows, free="indices")
+
+
+def _gathered(site: Site) -> None:
+    data, indices = site.full(0), site.full(1)
+    if data is not None and indices is not None:
+        if indices[0] > len(data):
+            site.refuse(f"expected indices (axes, ...) of at most {len(data)} axes, got {indices} for {data}")
+        site.put_out((*indices[1:], *data[indices[0] :]) or (1,))
+
+
+def _gather(p: Any, training: bool, data: Any, indices: Any) -> Any:
+    found = data[tuple(indices.to(torch.int64))]
+    return found if found.dim() else found.reshape(1)
+
+
+define("gather_nd", "data indices", _gathered, _gather, free="indices")
+
+
+def _scattered(site: Site) -> None:
+    data, indices, shape = site.full(0), site.full(1), site.p.shape
+    if data is not None and indices is not None and data != (*indices[1:], *shape[indices[0] :]):
+        site.refuse(
+            f"expected data of shape {(*indices[1:], *shape[indices[0] :])} for indices {indices} into {shape}, "
+            f"got {data}"
+        )
+    site.put_out(shape)
+
+
+define(
+    "scatter_nd",
+    "data indices",
+    _scattered,
+    lambda p, training, data, indices: data.new_zeros(p.shape).index_put(tuple(indices.to(torch.int64)), data),
+    {"shape": Parameter(dims)},
+    free="indices",
+)
+
+
 def _one_hot_shape(site: Site) -> None:
     if site.ins[0] is not None:
         site.put_out((*site.ins[0], site.p.depth))

@@ -65,13 +65,17 @@ _SUMS: dict[str, Callable[..., Any]] = {
 for _names, _function in _SUMS.items():
     define(_names, "data", _reduced, _reduce(_function), _OVER)
 
-define(
-    "norm",
-    "data",
-    _reduced,
-    _reduce(lambda x, axes, keep: torch.square(x).sum(axes, keepdim=keep).sqrt()),
-    {**_OVER, "ord": Parameter(word("2"), "2")},
-)
+
+def _length(p: Any, training: bool, x: Any) -> Any:
+    def measure(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if p.ord == "1":
+            return x.abs().sum(axes, keepdim=keep)
+        return torch.square(x).sum(axes, keepdim=keep).sqrt()
+
+    return _reduce(measure)(p, training, x)
+
+
+define("norm", "data", _reduced, _length, {**_OVER, "ord": Parameter(word("1", "2"), "2")})
 
 
 def _argument(site: Site) -> None:
