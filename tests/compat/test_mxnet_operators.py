@@ -102,3 +102,44 @@ def test_halves_are_rounded_by_mxnets_rules():
     array = mx.nd.array([-1.5, -0.5, 0.5, 1.5, 2.5])
     assert mx.sym.rint(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 0, 1, 2]
     assert mx.sym.round(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 1, 2, 3]
+
+
+X, Y = mx.sym.var("x"), mx.sym.var("y")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "shapes", "said"),
+    [
+        (mx.sym.InstanceNorm(X), {"x": (2, 3)}, "expected data"),
+        (mx.sym.GroupNorm(X, num_groups=2), {"x": (2, 3, 4)}, "in 2 groups"),
+        (mx.sym.LRN(X, nsize=2), {"x": (2, 3, 4, 4)}, "odd number of channels for nsize, got 2"),
+        (mx.sym.LRN(X, nsize=3), {"x": (2, 3)}, "expected data"),
+        (mx.sym.UpSampling(X, scale=0, sample_type="nearest"), {"x": (1, 1, 2, 2)}, "from 1, got"),
+        (mx.sym.UpSampling(X, scale=2, sample_type="nearest"), {"x": (1, 2, 2)}, "expected data"),
+        (mx.sym.UpSampling(X, scale=(1, 2), sample_type="bilinear"), {"x": (1, 1, 2, 2)}, "one scale"),
+        (
+            mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest"),
+            {"x": (1, 1, 2, 2), "y": (1, 1, 3, 4)},
+            "sizes divide",
+        ),
+        (
+            mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest", multi_input_mode="sum"),
+            {"x": (1, 1, 2, 2), "y": (1, 2, 2, 2)},
+            "as many channels",
+        ),
+        (mx.sym.Crop(X, h_w=(3, 1), num_args=1), {"x": (1, 1, 2, 2)}, "expected a part within"),
+        (mx.sym.SequenceMask(X, axis=2), {"x": (2, 3, 4)}, "time as axis 0 or 1, got 2"),
+        (mx.sym.SequenceLast(X, Y, use_sequence_length=True), {"x": (2, 3), "y": (2,)}, "Shape inconsistent"),
+        (mx.sym.CTCLoss(X, Y), {"x": (2, 3, 4), "y": (2, 3)}, "labels"),
+        (mx.sym.topk(X, k=4), {"x": (2, 3)}, "expected k up to 3"),
+        (mx.sym.sort(X, axis=2), {"x": (2, 3)}, "expected an axis"),
+        (mx.sym.reverse(X, axis=2), {"x": (2, 3)}, "expected an axis"),
+        (mx.sym.slice_like(X, Y), {"x": (2, 3), "y": (3, 3)}, "fits into"),
+        (mx.sym.batch_take(X, Y), {"x": (2, 3), "y": (3,)}, "Shape inconsistent"),
+        (mx.sym.gather_nd(X, Y), {"x": (2, 3), "y": (3, 1)}, "at most 2 axes"),
+        (mx.sym.scatter_nd(X, Y, shape=(4,)), {"x": (3,), "y": (1, 2)}, "expected data of shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(symbol, shapes, said):
+    with pytest.raises(mx.MXNetError, match=said):
+        symbol.infer_shape(**shapes)

@@ -111,6 +111,44 @@ def test_lists():
         group["x"]
 
 
+def test_outputs_are_called_what_mxnet_calls_them():
+    """By words where the operator has some; by number where it has several outputs, those that nobody sees too."""
+    x = mx.sym.var("x")
+    for symbol, names in (
+        (mx.sym.BatchNorm(x, name="it"), ["output"]),
+        (mx.sym.BatchNorm(x, output_mean_var=True, name="it"), ["output", "mean", "var"]),
+        (mx.sym.GroupNorm(x, output_mean_var=True, name="it"), ["output", "mean", "std"]),
+        (mx.sym.RNN(x, state_size=2, num_layers=1, mode="gru", state_outputs=True, name="it"), "output state_output"),
+        (
+            mx.sym.RNN(x, state_size=2, num_layers=1, mode="lstm", state_outputs=True, name="it"),
+            "output state_output statecell_output",
+        ),
+        (mx.sym.split(x, num_outputs=1, name="it"), ["output0"]),
+        (mx.sym.Dropout(x, name="it"), ["output"]),
+        (mx.sym.sort(x, name="it"), ["output0"]),
+        (mx.sym.topk(x, name="it"), ["output"]),
+        (mx.sym.topk(x, ret_typ="value", name="it"), ["output0"]),
+        (mx.sym.topk(x, ret_typ="both", name="it"), ["output0", "output1"]),
+    ):
+        expected = names.split() if isinstance(names, str) else names
+        assert symbol.list_outputs() == [f"it_{name}" for name in expected]
+
+
+def test_inputs_follow_from_settings():
+    x = mx.sym.var("x")
+    once = mx.sym.UpSampling(x, scale=2, sample_type="bilinear", num_filter=3, name="up")
+    assert once.list_arguments() == ["x", "up_weight"]
+    assert once.attr_dict()["up_weight"]["__init__"] == '["bilinear", {}]'
+    assert once.infer_shape(x=(1, 3, 4, 4))[0] == [(1, 3, 4, 4), (3, 1, 4, 4)]
+    nearest = mx.sym.UpSampling(x, mx.sym.var("y"), scale=2, sample_type="nearest")
+    assert nearest.list_arguments() == ["x", "y"]
+    assert nearest.list_attr()["num_args"] == "2"
+    assert mx.sym.Crop(x, num_args=2, name="part").list_arguments() == ["x", "part_arg1"]
+    loss = mx.sym.CTCLoss(x, use_label_lengths=True, name="ctc")
+    assert loss.list_arguments() == ["x", "ctc_label", "ctc_label_lengths"]
+    assert mx.sym.SequenceMask(x, name="mask").list_arguments() == ["x"]
+
+
 def test_inputs_may_be_given_in_any_form():
     x, w = mx.sym.var("x"), mx.sym.var("w")
     for net in (
@@ -395,6 +433,13 @@ def test_files_of_before_1_0():
     net = mx.sym.load_json(text)
     assert net.infer_shape(data=(2, 3))[0] == [(2, 3), (4, 3)]
     assert net.attr_dict()["fc_weight"]["lr_mult"] == "2"
+
+
+def test_files_may_use_other_names_of_operators():
+    """Such as those of before an operator was renamed; written again they have today's."""
+    text = mx.sym.CTCLoss(mx.sym.var("x"), name="ctc").tojson()
+    old = mx.sym.load_json(text.replace('"CTCLoss"', '"_contrib_ctc_loss"'))
+    assert old.tojson() == text
 
 
 def test_texts_that_are_no_symbols():

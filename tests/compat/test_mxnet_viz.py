@@ -82,6 +82,22 @@ def test_labels_and_colours():
     )
 
 
+def test_outputs_of_several():
+    """Of a split MXNet shows the last one's shape, whichever is used; what it has no name for makes it fail."""
+    x = mx.sym.var("x")
+    one = mx.sym.Flatten(mx.sym.split(x, num_outputs=1, name="one"), name="flat")
+    best = mx.sym.topk(one, k=2, ret_typ="both", name="best")
+    last = mx.sym.Flatten(mx.sym.BatchNorm(best[0], output_mean_var=True, name="bn")[0], name="last")
+    source = mx.viz.plot_network(last, shape={"x": (4, 3, 5)}, dtype={"x": "float32"}).source
+    for text in (
+        'flat -> one [label="3x5(float32)"',
+        'best -> flat [label="15(float32)"',
+        'bn -> best [label="2(float32)"',
+        'last -> bn [label="2(float32)"',
+    ):
+        assert text in source
+
+
 def test_what_cannot_be_drawn(monkeypatch):
     with pytest.raises(TypeError, match="symbol must be a Symbol, got str"):
         mx.viz.plot_network("net")
