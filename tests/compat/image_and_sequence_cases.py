@@ -105,6 +105,33 @@ TABLE = {
             for scale, kernel in ((2, 4), (3, 5))
         ],
     ],
+    "_contrib_BilinearResize2D": [
+        Case([(1, 2, 3, 4)], lambda x: oracle.interpolated(x, (5, 2)), height=5, width=2),
+        Case(
+            [(1, 2, 3, 4)],
+            lambda x: oracle.interpolated(x, (6, 8), False),
+            mode="size",
+            scale_height=2,
+            scale_width=2,
+            align_corners=False,
+        ),
+        Case([(1, 2, 3, 4)], lambda x: oracle.interpolated(x, (5, 8)), mode="odd_scale", scale_height=2, scale_width=2),
+        Case([(1, 2, 3, 4), (2, 1, 1, 6)], lambda x, like: oracle.interpolated(x, (1, 6)), mode="like"),
+        *[
+            Case([(1, 2, 3, 4)], lambda x, out=out: oracle.interpolated(x, out), mode=mode)
+            for mode, out in {
+                "to_even_down": (2, 4),
+                "to_even_up": (4, 4),
+                "to_odd_down": (3, 3),
+                "to_odd_up": (3, 5),
+            }.items()
+        ],
+    ],
+    "_contrib_AdaptiveAvgPooling2D": [
+        Case([IMAGES], lambda x: x.mean((2, 3), keepdims=True)),
+        Case([(1, 2, 5, 3)], lambda x: oracle.areas(x, (3, 3)), output_size=3),
+        Case([(1, 2, 5, 3)], lambda x: oracle.areas(x, (2, 4)), output_size=(2, 4)),
+    ],
     "Crop": [
         Case([(1, 2, 5, 6)], lambda x: x[:, :, 1:4, 2:4], num_args=1, offset=(1, 2), h_w=(3, 2)),
         Case([(1, 2, 5, 6), (1, 3, 2, 3)], lambda x, like: x[:, :, :2, :3], num_args=2),

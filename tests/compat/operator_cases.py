@@ -428,6 +428,15 @@ TABLE = {
     ],
     "_zeros": [Case([], lambda: np.zeros((2, 3)), shape=(2, 3))],
     "_ones": [Case([], lambda: np.ones(3, "i4"), shape=(3,), dtype="int32")],
+    "_full": [Case([], lambda: np.full((2, 3), 7, "i4"), shape=(2, 3), value=7, dtype="int32")],
+    "_arange": [
+        Case([], lambda: np.arange(4.0), start=4),
+        Case([], lambda: np.repeat(np.arange(5, 1, -1.5), 2), start=5, stop=1, step=-1.5, repeat=2),
+    ],
+    "_eye": [
+        Case([], lambda: np.eye(3), N=3),
+        Case([], lambda: np.eye(3, 4, -1, "i4"), N=3, M=4, k=-1, dtype="int32"),
+    ],
     "broadcast_like": [Case([(1, 3), (2, 3)], lambda a, b: np.broadcast_to(a, (2, 3)))],
     "reshape_like": [Case([(6,), (2, 3)], lambda a, b: a.reshape(2, 3))],
     "RNN": [

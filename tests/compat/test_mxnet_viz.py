@@ -98,6 +98,15 @@ def test_outputs_of_several():
         assert text in source
 
 
+def test_of_a_resized_image_only_what_is_resized_is_joined():
+    a, b = mx.sym.var("a"), mx.sym.var("b")
+    resized = mx.sym.contrib.BilinearResize2D(a, b, mode="like")
+    assert resized.name == "bilinearresize2d0"
+    lines = mx.viz.plot_network(resized, shape={"a": (1, 2, 3, 3), "b": (1, 1, 5, 5)}).source.splitlines()
+    assert [line.split(" [")[0].strip() for line in lines if "->" in line] == ["bilinearresize2d0 -> a"]
+    assert any(line.startswith("\tb [") for line in lines)
+
+
 def test_what_cannot_be_drawn(monkeypatch):
     with pytest.raises(TypeError, match="symbol must be a Symbol, got str"):
         mx.viz.plot_network("net")

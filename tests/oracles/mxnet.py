@@ -100,6 +100,29 @@ def neighbours(x, size, alpha, beta, offset):
     return y
 
 
+def interpolated(x, sizes, align=True):
+    """Linear between the four cells around each place; ``align``: corners lie on corners, else edges on edges."""
+    y = np.zeros((*x.shape[:2], *sizes))
+    for place in itertools.product(*map(range, sizes)):
+        weights = [np.zeros(n) for n in x.shape[2:]]
+        for weight, i, n, m in zip(weights, place, x.shape[2:], sizes, strict=True):
+            at = i * (n - 1) / max(m - 1, 1) if align else max((i + 0.5) * n / m - 0.5, 0)
+            low = min(int(at), n - 1)
+            weight[low] += 1 - (at - low)
+            weight[min(low + 1, n - 1)] += at - low
+        y[(slice(None), slice(None), *place)] = (x * np.outer(*weights)).sum((2, 3))
+    return y
+
+
+def areas(x, sizes):
+    """The mean over the cells that each area touches."""
+    y = np.zeros((*x.shape[:2], *sizes))
+    for place in itertools.product(*map(range, sizes)):
+        cut = [slice(i * n // m, -(-(i + 1) * n // m)) for i, n, m in zip(place, x.shape[2:], sizes, strict=True)]
+        y[(slice(None), slice(None), *place)] = x[(slice(None), slice(None), *cut)].mean((2, 3))
+    return y
+
+
 def alignment(x, labels, *, blank, times=None):
     """Minus the logarithm of the probability of all paths that read as the labels; paths are tried one by one."""
     losses = []

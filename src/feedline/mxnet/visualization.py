@@ -94,7 +94,9 @@ def plot_network(
             attributes.update(shape="oval", fillcolor=_VARIABLE)
         dot.node(name=node["name"], label=_label(node), **attributes)
     for node in nodes:
-        for number, output, _ in node["inputs"]:
+        # What tells only a size is not drawn as an input of this one operator.
+        joined = node["inputs"][:1] if node["op"] == "_contrib_BilinearResize2D" else node["inputs"]
+        for number, output, _ in joined:
             below = nodes[number]
             if hide_weights and below["op"] == "null" and below["name"].endswith(_WEIGHTS):
                 continue

@@ -15,6 +15,8 @@ from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._parameters import Parameter
 
 Shape = tuple[int, ...]
+# Before names of operators that scripts find in `mxnet.symbol.contrib`.
+CONTRIB = "_contrib_"
 
 
 class Site:

@@ -13,7 +13,8 @@ from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, wo
 
 def _scales(p: Any) -> Shape:
     """Factors of height and width; one number is both."""
-    return p.scale * 2 if len(p.scale) == 1 else p.scale
+    given: Shape = p.scale
+    return given * 2 if len(given) == 1 else given
 
 
 def _images(site: Site) -> list[Shape] | None:
