@@ -191,7 +191,8 @@ def test_what_does_not_fit_is_refused():
         (lambda: bool(x), mx.MXNetError, "no truth value"),
         (lambda: x.no_such_thing, AttributeError, "no_such_thing"),
         (lambda: mx.sym.maximum(1, 2), TypeError, "Symbol on one side"),
-        (lambda: mx.sym.contrib, fl.CompatError, r"torch\.nn"),
+        (lambda: mx.sym.linalg, fl.CompatError, r"torch\.nn"),
+        (lambda: mx.sym.contrib.ROIAlign, fl.CompatError, "torchvision"),
     ):
         with pytest.raises(error, match=message):
             call()
