@@ -41,6 +41,14 @@ def large(x, down, across):
     return np.kron(x, np.ones((1, 1, down, across)))
 
 
+def out_of_channels(x, block):
+    """What makes these channels."""
+    y = np.zeros((x.shape[0], x.shape[1] // block**2, x.shape[2] * block, x.shape[3] * block))
+    places = np.arange(y.size).reshape(y.shape)
+    y.flat[oracle.into_channels(places, block).ravel()] = x.ravel()
+    return y
+
+
 def scattered(data, indices, shape):
     y = np.zeros(shape)
     for place, value in zip(indices.astype(int).T, data, strict=True):
@@ -131,6 +139,10 @@ TABLE = {
         Case([IMAGES], lambda x: x.mean((2, 3), keepdims=True)),
         Case([(1, 2, 5, 3)], lambda x: oracle.areas(x, (3, 3)), output_size=3),
         Case([(1, 2, 5, 3)], lambda x: oracle.areas(x, (2, 4)), output_size=(2, 4)),
+    ],
+    "space_to_depth": [Case([(2, 3, 4, 6)], lambda x: oracle.into_channels(x, 2), block_size=2)],
+    "depth_to_space": [
+        Case([(2, 18, 1, 2)], lambda x: out_of_channels(x, 3), block_size=3),
     ],
     "Crop": [
         Case([(1, 2, 5, 6)], lambda x: x[:, :, 1:4, 2:4], num_args=1, offset=(1, 2), h_w=(3, 2)),

@@ -134,6 +134,20 @@ def test_outputs_are_called_what_mxnet_calls_them():
         assert symbol.list_outputs() == [f"it_{name}" for name in expected]
 
 
+def test_operators_are_methods_too():
+    x = mx.sym.var("x")
+    for method, function in (
+        (lambda: x.reshape((2, -1)), lambda: mx.sym.reshape(x, shape=(2, -1))),
+        (lambda: x.sum(axis=1, keepdims=True), lambda: mx.sym.sum(x, axis=1, keepdims=True)),
+        (lambda: x.broadcast_axes(axis=1, size=3), lambda: mx.sym.broadcast_axes(x, axis=1, size=3)),
+        (lambda: x.astype("float16"), lambda: mx.sym.cast(x, dtype="float16")),
+    ):
+        with mx.name.NameManager():
+            mine = method().tojson()
+        with mx.name.NameManager():
+            assert mine == function().tojson()
+
+
 def test_inputs_follow_from_settings():
     x = mx.sym.var("x")
     once = mx.sym.UpSampling(x, scale=2, sample_type="bilinear", num_filter=3, name="up")

@@ -114,6 +114,12 @@ def interpolated(x, sizes, align=True):
     return y
 
 
+def into_channels(x, block):
+    """Cells of a block become channels: of its first cell all, then of the next."""
+    rows = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
+    return np.concatenate(rows, 1)
+
+
 def areas(x, sizes):
     """The mean over the cells that each area touches."""
     y = np.zeros((*x.shape[:2], *sizes))

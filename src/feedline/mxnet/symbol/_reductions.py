@@ -59,6 +59,7 @@ _SUMS: dict[str, Callable[..., Any]] = {
     "prod": _product,
     "max max_axis": lambda x, axes, keep: x.amax(axes, keepdim=keep),
     "min min_axis": lambda x, axes, keep: x.amin(axes, keepdim=keep),
+    "nanprod": lambda x, axes, keep: _product(torch.where(x.isnan(), 1.0, x), axes, keep),
     "nansum": lambda x, axes, keep: x.nansum(axes, keepdim=keep),
 }
 
@@ -111,6 +112,24 @@ for _name in ("argmax", "argmin"):
         free="data",
         dtype=lambda p: "float32",
     )
+
+
+def _by_rows(site: Site) -> None:
+    shape = site.full()
+    if shape is not None:
+        if len(shape) != 2:
+            site.refuse(f"expected data (rows, classes), got {shape}")
+        site.put_out(shape[:1])
+
+
+define(
+    "argmax_channel",
+    "data",
+    _by_rows,
+    lambda p, training, x: x.argmax(1).to(torch.float32),
+    free="data",
+    dtype=lambda p: "float32",
+)
 
 
 def _softmax(function: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Operators that change the height and width of images: repeated, interpolated, cut out."""
+"""Operators that change the height and width of images: repeated, interpolated, cut out, padded, made channels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define, numbered
-from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, word
+from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, real, word
 
 
 def _scales(p: Any) -> Shape:
@@ -132,5 +132,70 @@ define(
         "offset": Parameter(dims, (0, 0)),
         "h_w": Parameter(dims, (0, 0)),
         "center_crop": Parameter(flag, False),
+    },
+)
+
+
+def _fewer(site: Site) -> None:
+    shapes, block = _images(site), site.p.block_size
+    if shapes is not None:
+        batch, channels, rows, columns = shapes[0]
+        if block < 1 or rows % block or columns % block:
+            site.refuse(f"expected sizes in blocks of {block}, got {shapes[0]}")
+        site.put_out((batch, channels * block**2, rows // block, columns // block))
+
+
+def _more(site: Site) -> None:
+    shapes, block = _images(site), site.p.block_size
+    if shapes is not None:
+        batch, channels, rows, columns = shapes[0]
+        if block < 1 or channels % block**2:
+            site.refuse(f"expected channels in blocks of {block} x {block}, got {shapes[0]}")
+        site.put_out((batch, channels // block**2, rows * block, columns * block))
+
+
+def _into_channels(p: Any, training: bool, x: Any) -> Any:
+    n, c, h, w = x.shape
+    b = p.block_size
+    return x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4).reshape(n, c * b * b, h // b, w // b)
+
+
+def _out_of_channels(p: Any, training: bool, x: Any) -> Any:
+    n, c, h, w = x.shape
+    b = p.block_size
+    return x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2).reshape(n, c // b**2, h * b, w * b)
+
+
+_BLOCK = {"block_size": Parameter(integer)}
+
+define("space_to_depth", "data", _fewer, _into_channels, _BLOCK)
+define("depth_to_space", "data", _more, _out_of_channels, _BLOCK)
+
+
+def _padded(site: Site) -> None:
+    shape, width = site.full(), site.p.pad_width
+    if shape is not None:
+        if len(width) != 2 * len(shape):
+            site.refuse(f"expected two widths for each axis of {shape}, got {width}")
+        site.put_out(tuple(n + width[2 * i] + width[2 * i + 1] for i, n in enumerate(shape)))
+
+
+def _pad(p: Any, training: bool, x: Any) -> Any:
+    pairs = [p.pad_width[i : i + 2] for i in range(0, len(p.pad_width), 2)]
+    if p.mode == "constant":
+        return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=p.constant_value)
+    inner = [n for pair in reversed(pairs[2:]) for n in pair]  # the first two axes are never padded in these modes
+    return functional.pad(x, inner, "replicate" if p.mode == "edge" else "reflect")
+
+
+define(
+    "Pad pad",
+    "data",
+    _padded,
+    _pad,
+    {
+        "mode": Parameter(word("constant", "edge", "reflect")),
+        "pad_width": Parameter(dims),
+        "constant_value": Parameter(real, 0.0),
     },
 )
