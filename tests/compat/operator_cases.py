@@ -318,7 +318,11 @@ TABLE = {
         Case([(2, 3, 4)], lambda x: x / np.sqrt((x**2).sum(2, keepdims=True) + 1e-10), mode="spatial"),
     ],
     "Dropout": [Case([A], lambda x: x, smooth=False, p=0.7)],
-    **{name: reduction(getattr(np, name)) for name in ("sum", "mean", "prod", "max", "min", "nansum", "nanprod")},
+    **{name: reduction(getattr(np, name)) for name in ("sum", "mean", "prod", "max", "min")},
+    **{
+        name: [*reduction(function), Case([[[2, math.nan, 5]]], lambda x, f=function: f(x, axis=1), False, axis=1)]
+        for name, function in {"nansum": np.nansum, "nanprod": np.nanprod}.items()
+    },
     "norm": [
         Case([Positive((2, 3))], lambda x: np.abs(x).sum(1), ord=1, axis=1),
         Case([(2, 3)], lambda x: np.sqrt((x**2).sum(keepdims=True)), keepdims=True),
