@@ -604,24 +604,79 @@ def test_trainers_take_functions_and_their_parameters(tmp_path):
         C.Trainer(z, C.combine(loss, error, z), [C.sgd(z.parameters, 0.1)])
 
 
-def test_a_recurrent_network_does_not_take_pieces_of_sequences(tmp_path, x):
-    (tmp_path / "d.ctf").write_text("".join(f"0 |x {i} 0 1 |y {i % 2}:1\n" for i in range(5)))
-    streams = C.io.StreamDefs(x=C.io.StreamDef("x", 3), y=C.io.StreamDef("y", 2, is_sparse=True))
-    source = C.io.MinibatchSource(
-        C.io.CTFDeserializer(str(tmp_path / "d.ctf"), streams), truncation_length=2, randomize=False, max_sweeps=1
-    )
-    y = C.sequence.input_variable(2, is_sparse=True)
-    for layer, refused in ((Dense(2), False), (Recurrence(LSTM(2)), True)):
-        z = layer(x)
-        trainer = C.Trainer(z, C.cross_entropy_with_softmax(z, y), [C.sgd(z.parameters, 0.1)])
-        source.current_position = {"minibatchSourcePosition": 0}
-        trainer.train_minibatch(source.next_minibatch(2, {x: source.streams.x, y: source.streams.y}))
-        second = source.next_minibatch(2, {x: source.streams.x, y: source.streams.y})
-        if refused:
-            with pytest.raises(fl.CompatError, match="recurrent state is not carried from one minibatch to the next"):
-                trainer.train_minibatch(second)
-        else:
-            assert trainer.train_minibatch(second)
+def characters(path, **options):
+    """A source of sequences of 7, 4 and 9 characters out of five, and the one that follows each."""
+    text = ["abcdeab", "cdea", "bcdeabcde"]
+    lines = [(i, t, "abcde".index(c)) for i, s in enumerate(text) for t, c in enumerate(s)]
+    path.write_text("".join(f"{i} |x {c}:1 |y {(c + 1) % 5}:1\n" for i, t, c in lines))
+    streams = C.io.StreamDefs(x=C.io.StreamDef("x", 5, is_sparse=True), y=C.io.StreamDef("y", 5, is_sparse=True))
+    return C.io.MinibatchSource(C.io.CTFDeserializer(str(path), streams), randomize=False, **options)
+
+
+def language_model(steps):
+    """Next characters by an LSTM, and by a recurrence of its own."""
+    torch.manual_seed(0)
+    x, y = (C.sequence.input_variable(5, is_sparse=True, name=name) for name in "xy")
+    if steps:
+        H, state = C.parameter((4, 4), init=C.glorot_uniform()), C.placeholder()
+        embedded = Embedding(4)(x)
+        h = C.tanh(embedded + C.times(C.sequence.past_value(state, time_step=steps), H))
+        z = Dense(5)(h.replace_placeholder(h))
+    else:
+        z = Dense(5)(Recurrence(LSTM(4))(Embedding(4)(x)))
+    trainer = C.Trainer(z, (C.cross_entropy_with_softmax(z, y), None), [C.sgd(z.parameters, 0.1)])
+    return z, trainer, {"x": x, "y": y}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
+    """Truncated: the losses of all pieces are those of whole sequences, as long as nothing is learned."""
+    z, trainer, inputs = language_model(steps)
+    trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
+    whole = characters(tmp_path / "d.ctf", max_sweeps=1).next_minibatch(20)
+    keys = {info.name: info for info in whole}
+    expected = C.cross_entropy_with_softmax(z, inputs["y"]).eval({inputs[n]: whole[i] for n, i in keys.items()})
+    source = characters(tmp_path / "d.ctf", truncation_length=3, max_sweeps=1)
+    streams = {inputs[name]: source.streams[name] for name in inputs}
+    total = 0.0
+    while minibatch := source.next_minibatch(6, streams):
+        trainer.train_minibatch(minibatch)
+        total += trainer.previous_minibatch_loss_average * trainer.previous_minibatch_sample_count
+    close(total, sum(e.sum() for e in expected))
+
+
+def test_functions_run_piece_by_piece(tmp_path):
+    z, _, inputs = language_model(0)
+    x = inputs["x"]
+    whole = characters(tmp_path / "d.ctf", max_sweeps=1)
+    expected = z.eval({x: whole.next_minibatch(20)[whole.streams.x]})
+    source = characters(tmp_path / "d.ctf", truncation_length=3, max_sweeps=1)
+    first, second = (source.next_minibatch(6, {x: source.streams.x}) for _ in range(2))
+    found = [*z.eval(first), *z.eval(second[x])]
+    begins = [*first[x].data._starts, *second[x].data._starts]
+    assert begins == [True, True, False, False, True]
+    same(found, [expected[0][:3], expected[1][:3], expected[0][3:6], expected[1][3:], expected[2][:2]])
+    with pytest.raises(ValueError, match="whole sequences"):
+        C.sequence.last(z).eval(first)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_checkpoint_holds_what_is_carried(tmp_path, steps):
+    def losses(trainer, source, inputs, count):
+        streams = {inputs[name]: source.streams[name] for name in inputs}
+        for _ in range(count):
+            trainer.train_minibatch(source.next_minibatch(6, streams))
+            yield trainer.previous_minibatch_loss_average
+
+    _, trainer, inputs = language_model(steps)
+    source = characters(tmp_path / "d.ctf", truncation_length=3)
+    list(losses(trainer, source, inputs, 3))
+    trainer.save_checkpoint(str(tmp_path / "m"), source.get_checkpoint_state())
+    expected = list(losses(trainer, source, inputs, 4))
+    _, trainer, inputs = language_model(steps)
+    source = characters(tmp_path / "d.ctf", truncation_length=3)
+    source.restore_from_checkpoint(trainer.restore_from_checkpoint(str(tmp_path / "m")))
+    assert list(losses(trainer, source, inputs, 4)) == expected
 
 
 def test_a_tagger_learns_as_one_of_torch_alone():

@@ -19,7 +19,7 @@ _HEAD = """# CNTK 2.7: provided, approximated, absent
 - `feedline.cntk.install()` makes `import cntk` mean the façade, in this process.
 
 So far it covers data (sources, deserializers, values, devices, axes), networks (variables, operations, layers,
-functions, run by torch) and training (learners, trainers, sessions, progress writers). Distributed learners are absent.
+functions, run by torch) and training (learners, trainers, sessions, progress writers, several workers by torchrun).
 [Moving over from CNTK](../how-to/migrate-cntk.md) leads away from it. This page is made from the table that the façade
 itself uses (`python -m tests.docs.cntk_table`).
 

@@ -123,6 +123,33 @@ CASES = [
         for op, f in (("argmax", np.argmax), ("argmin", np.argmin))
         for a in (None, 0, 1)
     ],
+    *[
+        Case("top_k", [((2, 4), k)], lambda x: -np.sort(-x, -1)[:, :3], {"k": 3, "axis": -1, "indices": False})
+        for k in ("s", "b", "")
+    ],
+    Case("top_k", [((4, 2), "s")], lambda x: -np.sort(-x, 0)[:1], {"k": 1, "axis": 0, "indices": False}),
+    Case(
+        "top_k",
+        [((2, 4), "s")],
+        lambda x: np.argsort(-x, -1)[:, :3].astype(float),
+        {"k": 3, "axis": -1, "indices": True},
+        smooth=False,
+    ),
+    *[
+        Case(
+            "max_unpooling",
+            [(x, a), (like, b)],
+            lambda x, like, w=w, p=p: oracle.unpool(x, like, w, w, p),
+            {"window": w, "strides": w, "pad": p},
+            differentiable=(0,),
+        )
+        for x, like, w, p in (
+            ((2, 2, 2), (2, 4, 4), (2, 2), (False, False)),
+            ((2, 3), (2, 5), (2,), (True,)),
+            ((2, 1, 2), (4, 3, 5), (2, 3, 4), (False, False, True)),
+        )
+        for a, b in (("s", "s"), ("s", "b"), ("", "s"), ("b", "b"), ("", ""))
+    ],
     *kinds("times", [(3,), (3, 2)], lambda x, w: x @ w),
     *kinds("times", [(4, 3), (3, 2)], lambda x, w: x @ w),
     *kinds("times", [(3,), (3, 2, 2)], lambda x, w: oracle.times(x, w, 1), attributes={"output_rank": 2}),
@@ -601,14 +628,32 @@ def test_a_transposed_convolution_is_the_gradient_of_one():
         assert torch.autograd.gradcheck(function, [w.clone().requires_grad_(), g.requires_grad_()])
 
 
+def test_an_assignment_happens_at_each_run():
+    target, x = weights([1.0, 2.0]), given((2,), "")
+    root = apply("assign", [target, apply("plus", [target, x])])
+    network = Network([root])
+    fed = {x: packed(torch.tensor([1.0, -1.0], dtype=torch.float64), "")}
+    for expected in ([2.0, 1.0], [3.0, 0.0]):
+        (result,) = network(fed)
+        assert not result.data.requires_grad
+        assert result.data.tolist() == target.weights.tensor.tolist() == expected
+    unknown = worlds.parameter_node(worlds.Weights((-1,), np.zeros, "float64"), "w")
+    assert apply("assign", [unknown, x]).shape == unknown.shape == (2,)
+    for left, right in ((x, x), (target, given((2,), "b"))):
+        with pytest.raises(ValueError, match="expected a parameter, and a value without dynamic axes"):
+            apply("assign", [left, right])
+    with pytest.raises(ValueError, match="broadcasts to the parameter"):
+        apply("assign", [weights(0.0), x])
+
+
 # ---- none is left out -----------------------------------------------------------------------------
 
 ELSEWHERE = {
     "delay", "sequence_broadcast_as", "sequence_gather", "sequence_where", "sequence_scatter", "sequence_slice",
     "sequence_is_first", "sequence_is_last", "reduce_everything", "reduce_batch", "dropout", "random_uniform",
     "random_normal", "random_gumbel", "random_bernoulli", "random_sample", "batch_normalization",
-    "convolution_transpose",
-    # test_recurrence and test_user
+    "convolution_transpose", "assign",
+    # test_recurrence and test_gradients
     "lstm", "rnn", "loop", "pick", "user", "user_output",
 }  # fmt: skip
 

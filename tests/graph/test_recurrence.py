@@ -7,6 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -14,6 +17,7 @@ from feedline.data import Value
 from feedline.graph import apply, clone
 from feedline.graph.compile import Network
 from feedline.graph.node import placeholder_node
+from feedline.graph.packed import Sequences
 from feedline.graph.traverse import close, leaves
 from tests.graph import worlds
 from tests.graph.worlds import AXES, draw, given, packed, run, weights
@@ -279,14 +283,58 @@ def one_step(node, network, lengths):
 def test_no_python_per_step(counter, backwards):
     """As many calls of torch, forward and backward, whatever the lengths of sequences and their number."""
     node, network = lstm_network(backwards)
-    counts = []
-    for lengths in ((2, 1), (40, 3), (7, 300, 2, 5, 1)):
+
+    def calls(lengths):
         for parameter in network.parameters():
             parameter.grad = None  # as trainers do: torch adds to gradients otherwise than it makes them
         with counter() as mode:
             one_step(node, network, lengths)
-        counts.append(mode.count)
-    assert len(set(counts)) == 1, counts
+        return mode.count
+
+    alike = [calls(lengths) for lengths in ((2, 1), (40, 13), (170, 300, 200, 150, 160))]
+    assert len(set(alike)) == 1, alike
+    ragged = [calls(lengths) for lengths in ((7, 30, 2, 4, 1), (70, 300, 20, 40, 10))]
+    assert ragged[0] == ragged[1] <= 4 * alike[0]
+
+
+@drawn(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.booleans())
+@settings(deadline=None)
+def test_padding_is_bounded_and_loses_nothing(lengths, backwards):
+    """No more than twice the samples are computed, however ragged a minibatch is, in few groups."""
+    rows = torch.arange(sum(lengths), dtype=torch.float64)[:, None]
+    groups = Sequences(worlds.offsets(lengths), torch.device("cpu")).padded(backwards)
+    assert sum(group.longest * group.count for group in groups) <= 2 * sum(lengths)
+    assert len(groups) <= max(max(lengths), 1).bit_length()
+    found = rows.new_full(rows.shape, -1)
+    for group in groups:
+        steps = group.padded(rows)
+        assert steps.shape == (group.longest, group.count, 1)
+        found[slice(None) if group.rows is None else group.rows] = group.packed(steps)
+        for column, sequence in enumerate(range(len(lengths)) if group.which is None else group.which.tolist()):
+            own = rows[worlds.offsets(lengths)[sequence] :][: lengths[sequence]]
+            assert torch.equal(steps[: len(own), column], own.flip(0) if backwards else own)
+    assert torch.equal(found, rows)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_ragged_minibatches_are_computed_in_groups(backwards):
+    lengths = (2, 9, 0, 1, 1, 2)
+    rng = np.random.default_rng(0)
+    x, (W, H, b) = draw(rng, (INPUTS,), "s", lengths=lengths), lstm_weights(rng)
+    node, held = given((INPUTS,), "s"), [given(a.shape, "") for a in (W, H, b)]
+    h0 = draw(rng, (CELLS,), "b", lengths=lengths)
+    state = given((CELLS,), "b")
+    network = Network([apply("lstm", [node, *held, state, state], {"backwards": backwards})])
+    tensors = [x, h0, *(torch.from_numpy(a) for a in (W, H, b))]
+
+    def function(x, h0, *ws):
+        fed = {node: packed(x, "s", lengths), state: packed(h0, "b")}
+        return network({**fed, **{n: packed(w, "") for n, w in zip(held, ws, strict=True)}})[0].data
+
+    begun = zip(sequences(x.numpy(), lengths), h0.numpy(), strict=True)
+    expected = [oracle.lstm(s, W, H, b, h, h, backwards) for s, h in begun if len(s)]
+    np.testing.assert_allclose(function(*tensors), np.concatenate(expected), rtol=1e-10)
+    assert torch.autograd.gradcheck(function, [t.clone().requires_grad_() for t in tensors])
 
 
 def test_a_loop_visits_steps_and_not_sequences():

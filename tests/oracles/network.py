@@ -97,6 +97,20 @@ def pool(x, window, strides, pad, reduce):
     return y.reshape(*lead, *out)
 
 
+def unpool(x, like, window, strides, pad):
+    """Each element of x where the maximum of its window of ``like`` is, 0 elsewhere."""
+    numbers = np.arange(float(like.size)).reshape(like.shape)
+    order = like.ravel()
+
+    def largest(cells):
+        return max(cells, key=lambda n: order[int(n)])
+
+    where = pool(numbers, window, strides, pad, largest).astype(int)
+    y = np.zeros(like.size)
+    y[where.ravel()] = x.ravel()
+    return y.reshape(like.shape)
+
+
 # ---- one sequence ---------------------------------------------------------------------------------
 
 

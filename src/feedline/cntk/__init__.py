@@ -11,7 +11,21 @@ import importlib
 from typing import Any
 
 from feedline import _facades
-from feedline.cntk import axis, cntk_py, core, device, initializer, io, layers, logging, losses, metrics, ops, random
+from feedline.cntk import (
+    axis,
+    cntk_py,
+    core,
+    debugging,
+    device,
+    initializer,
+    io,
+    layers,
+    logging,
+    losses,
+    metrics,
+    ops,
+    random,
+)
 from feedline.cntk import variables as variables
 from feedline.cntk._names import explain
 from feedline.cntk.axis import Axis
@@ -45,6 +59,7 @@ __version__ = "2.7"
 
 # Modules that import torch, and what the package offers of them.
 _WITH_TORCH = {
+    "train._evaluator": ("Evaluator",),
     "learners": (
         "IGNORE",
         "Learner",
@@ -90,6 +105,7 @@ __all__ = [
     "DataUnit",
     "DeviceDescriptor",
     "DeviceKind",
+    "Evaluator",
     "IGNORE",
     "Learner",
     "NDArrayView",
@@ -114,6 +130,7 @@ __all__ = [
     "default_options",
     "default_options_for",
     "default_override_or",
+    "debugging",
     "default_unit_gain_value",
     "device",
     "distributed",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.cntk._feeding import pieces_of
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io import MinibatchData, MinibatchSource, StreamInformation, UserMinibatchSource
@@ -72,8 +73,7 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     counts = {key: value.num_sequences for key, value in packed.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
-    cut = next((value for value in values.values() if value.lanes is not None), None)
-    lanes, begins = (None, None) if cut is None else (cut.lanes, cut._starts)
+    lanes, begins = pieces_of(values.values())
     return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
 
 

@@ -5,17 +5,18 @@ Loss and metric are computed together by one network, once a minibatch; the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from feedline.cntk._feeding import packed_of, refuse_cut
+from feedline.cntk._feeding import packed_of
 from feedline.cntk.device import intended_device
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
 from feedline.graph import Node
 from feedline.graph.compile import Network
+from feedline.graph.cut import Memory
 from feedline.graph.traverse import topological
 
 
@@ -24,30 +25,56 @@ class CriterionNetwork(Network):
 
     Args:
         outputs: nodes of the loss, and of the metric if there is one.
+        more: nodes whose values are wanted too.
+
+    Attributes:
+        more: the values of these, of the last minibatch.
     """
 
-    def __init__(self, outputs: Iterable[Node]) -> None:
-        super().__init__(outputs)
-        self._all = topological(self.roots)
+    def __init__(self, outputs: Sequence[Node], more: Sequence[Node] = ()) -> None:
+        super().__init__([*outputs, *more])
+        self._count = len(outputs)
+        self.more: list[Any] = []
+        self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
-    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:
+    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """One number a label sample, of each output.
 
         Args:
             minibatch: data by variable or by name of one; what no output needs is not looked at.
 
         Raises:
-            ValueError: an input without data.
-            CompatError: pieces of sequences, in a recurrent network.
+            ValueError: an input without data, or pieces of sequences where they are needed whole.
+            StateError: pieces that go on where no minibatch before has ended.
         """
-        refuse_cut(self._all, getattr(minibatch, "begins", None))
         feeds: dict[Node, Any] = {}
         for key, value in minibatch.items():
             node = self._by_name.get(key) if isinstance(key, str) else getattr(key, "node", None)
             if node is not None:
                 feeds[node] = packed_of(value, node)
-        return tuple(_numbers(packed.data) for packed in super().forward(feeds))
+        results = super().forward(feeds, *_cut(minibatch))
+        self.more = list(results[self._count :])
+        return tuple(_numbers(packed.data) for packed in results[: self._count])
+
+    def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
+        """Another network of the same parameters and states, with more outputs."""
+        network = CriterionNetwork(self.roots[: self._count], more)
+        network.to(self.device)
+        network.memories = self.memories
+        return network
+
+    def carried(self) -> dict[str, torch.Tensor]:
+        """What recurrences keep for sequences that go on, under names that are the same in every process."""
+        return self.memories[True].tensors(self._states)
+
+    def carry_on(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on with what `carried` gave."""
+        self.memories[True] = Memory.of(tensors, {name: key for key, name in self._states.items()})
+
+
+def _cut(minibatch: Any) -> tuple[Any, Any]:
+    return getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None)
 
 
 def _numbers(data: torch.Tensor) -> torch.Tensor:

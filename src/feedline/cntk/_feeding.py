@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from feedline.cntk.core import Value
 from feedline.data import Value as Packed
-from feedline.errors import CompatError
 from feedline.graph import Node
-
-# Operations that look at other samples of a sequence: of a sequence cut in two they would miss the first part.
-_ALONG_SEQUENCES = ("delay", "lstm", "rnn", "loop")
 
 
 def packed_of(data: Any, node: Node) -> Any:
@@ -124,18 +120,11 @@ def _is_nothing(arguments: Any) -> bool:
     return isinstance(arguments, tuple) and not arguments
 
 
-def refuse_cut(nodes: Sequence[Node], begins: Any) -> None:
-    """Refuse pieces of sequences that began in an earlier minibatch, in networks that would need their state.
-
-    Raises:
-        CompatError: truncated sequences in a recurrent network.
-    """
-    if begins is None or all(begins) or not any(node.op in _ALONG_SEQUENCES for node in nodes):
-        return
-    raise CompatError(
-        "expected whole sequences, got pieces that go on from the minibatch before: recurrent state is not carried "
-        "from one minibatch to the next; leave truncation_length out, or write the model in torch over minibatch.lanes"
-    )
+def pieces_of(data: Iterable[Any]) -> tuple[Any, Any]:
+    """(lanes, begins) of data that is pieces of sequences, see `feedline.Minibatch`; (None, None) of any other."""
+    values = (getattr(item, "data", item) if hasattr(item, "num_sequences") else item for item in data)
+    cut = next((v for v in values if isinstance(v, Value) and v.lanes is not None), None)
+    return (None, None) if cut is None else (cut.lanes, cut._starts)
 
 
 def arrays_of(packed: Any, node: Node) -> Any:

@@ -30,9 +30,11 @@ _OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
 
 NAMES: dict[str, Names] = {
     "cntk": Names(
-        provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind IGNORE Learner NDArrayView "
+        provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind Evaluator IGNORE Learner "
+        "NDArrayView "
         "Parameter Trainer TrainingSession UnitType Value Variable adadelta adagrad adam all_devices asarray "
-        "asvalue axis cntk_py core cpu default_options default_unit_gain_value device distributed eval fsadagrad "
+        "asvalue axis cntk_py core cpu debugging default_options default_unit_gain_value device distributed eval "
+        "fsadagrad "
         "get_gpu_properties gpu initializer io layers learners learning_parameter_schedule "
         "learning_parameter_schedule_per_sample learning_rate_schedule logging losses metrics "
         "minibatch_size_schedule momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov ops "
@@ -47,9 +49,7 @@ NAMES: dict[str, Names] = {
             "universal": _UNIVERSAL,
         },
         absent={
-            "Evaluator": "use a Trainer without learners' updates: `trainer.test_minibatch`",
             "misc": "use torch's tools on `function.network()`",
-            "debugging": "use torch's profiler, and `source.stats()` for the feed",
         },
         added={"install": "make `import cntk` mean this façade in this process"},
     ),
@@ -212,12 +212,33 @@ NAMES: dict[str, Names] = {
             "Learner.modern": "the `feedline.train.Learner` beneath",
         },
     ),
+    "cntk.debugging": Names(
+        approximated=_all("dump_function dump_signature", "the text is feedline's"),
+        absent={
+            **_all("debug_model save_as_legacy_model", "look at `function.network()` with torch's tools"),
+            **_all(
+                "start_profiler stop_profiler enable_profiler disable_profiler",
+                "use torch.profiler, and `source.stats()` for the feed",
+            ),
+            **_all(
+                "set_checked_mode get_checked_mode set_computation_network_trace_level set_node_timing",
+                "use torch.autograd.set_detect_anomaly",
+            ),
+        },
+    ),
     "cntk.logging": Names(
-        provided=_WRITERS,
+        provided=f"{_WRITERS} graph",
         approximated={
             **_all("TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"),
             "TensorBoardProgressWriter": _NO_GRAPH,
         },
+    ),
+    "cntk.logging.graph": Names(
+        approximated=_all(
+            "depth_first_search find_all_with_name find_by_name get_node_outputs",
+            "`depth` is not looked at: blocks are open",
+        ),
+        absent={"plot": "look at `cntk.debugging.dump_function(function)`"},
     ),
     "cntk.logging.progress_print": Names(
         provided=f"{_WRITERS} "
@@ -267,7 +288,7 @@ NAMES: dict[str, Names] = {
             "Trainer.print_node_timing": "refused: use torch.profiler",
             "Trainer.restore_from_checkpoint": "reads feedline's files (safetensors), not CNTK's; Python's and NumPy's "
             "random generators go on from there too",
-            "Trainer.train_minibatch": "`outputs` are refused, and `device` is where the model is; a learner of rate 0 "
+            "Trainer.train_minibatch": "`device` is where the model is; a learner of rate 0 "
             "counts what others learn from (CNTK: its clock stands still)",
         },
         added={

@@ -37,8 +37,9 @@ NETWORKS: dict[str, Names] = {
             "Activation AveragePooling BlockFunction Convolution1D Convolution2D Convolution3D "
             "ConvolutionTranspose1D ConvolutionTranspose2D ConvolutionTranspose3D Delay Dense Embedding Fold For "
             "ForwardDeclaration GRU GlobalAveragePooling GlobalMaxPooling LSTM Label LayerNormalization "
-            "MaxPooling PastValueWindow RNNStep RNNUnit Recurrence RecurrenceFrom ResNetBlock Sequential "
-            "SequentialClique Stabilizer default_options default_options_for identity"
+            "MaxPooling MaxUnpooling ParameterTensor PastValueWindow RNNStep RNNUnit Recurrence RecurrenceFrom "
+            "ResNetBlock Sequence SequenceOver Sequential SequentialClique Signature SparseTensor Stabilizer Tensor "
+            "default_options default_options_for identity tensor"
         ),
         approximated={
             "BatchNormalization": _STATISTICS,
@@ -47,7 +48,6 @@ NETWORKS: dict[str, Names] = {
             "Dropout": _SEED,
         },
         absent={
-            "MaxUnpooling": _TORCH,
             "UnfoldFrom": _LOOP,
         },
     ),
@@ -61,7 +61,7 @@ NETWORKS: dict[str, Names] = {
         provided=(
             "Activation AveragePooling Convolution1D Convolution2D Convolution3D ConvolutionTranspose1D "
             "ConvolutionTranspose2D ConvolutionTranspose3D Dense Embedding GlobalAveragePooling GlobalMaxPooling "
-            "Label LayerNormalization MaxPooling"
+            "Label LayerNormalization MaxPooling MaxUnpooling"
         ),
         approximated={
             "BatchNormalization": _STATISTICS,
@@ -69,15 +69,15 @@ NETWORKS: dict[str, Names] = {
             "ConvolutionTranspose": _KERNELS,
             "Dropout": _SEED,
         },
-        absent={
-            "MaxUnpooling": _TORCH,
-        },
     ),
     "cntk.layers.sequence": Names(
         provided="Delay Fold PastValueWindow Recurrence RecurrenceFrom",
         absent={
             "UnfoldFrom": _LOOP,
         },
+    ),
+    "cntk.layers.typing": Names(
+        provided="ParameterTensor Sequence SequenceOver Signature SparseTensor Tensor tensor",
     ),
     "cntk.losses": Names(
         provided=(
@@ -107,7 +107,9 @@ NETWORKS: dict[str, Names] = {
             "Function.placeholders Function.replace_placeholder Function.replace_placeholders Function.shape "
             "Function.signature Function.type Function.update_signature Function.with_signature MAX_POOLING "
             "PoolingType_Average PoolingType_Max REFLECT_PAD SYMMETRIC_PAD UserFunction.backward "
-            "UserFunction.forward UserFunction.infer_outputs UserFunction.user_inputs abs acos argmax argmin "
+            "UserFunction.forward UserFunction.infer_outputs UserFunction.user_inputs abs acos argmax argmin assign "
+            "Function.test Function.train MAX_UNPOOLING crop_manual depth_to_space local_response_normalization mean "
+            "mean_variance_normalization space_to_depth sum top_k unpooling "
             "as_block asin asinh atan atanh binary_cross_entropy ceil classification_error clip combine constant "
             "cos cosh cosine_distance cross_entropy_with_softmax element_and element_divide element_max "
             "element_min element_not element_or element_select element_times element_xor elu equal exp "
@@ -142,35 +144,25 @@ NETWORKS: dict[str, Names] = {
             "dropout": _SEED,
             "load_model": _FILE,
             "pad": "without `SYMMETRIC_PAD`",
+            "random_sample": f"dense, and {_SEED}",
             "pooling": "without `ceil_out_dim` and `include_pad`",
             "slice": "strides are positive",
         },
         absent={
-            "assign": "set `parameter.value`, or write an update rule as a `UserLearner`",
             "cast": _TORCH,
             "crop_automatic": _TORCH,
-            "crop_manual": _TORCH,
-            "depth_to_space": _TORCH,
             "forward_backward": _TORCH,
             "labels_to_graph": _TORCH,
-            "local_response_normalization": _TORCH,
-            "mean": "use plus, divided by the number of operands",
-            "mean_variance_normalization": _TORCH,
             "native_user_function": "write a UserFunction, or a torch extension",
             "optimized_rnnstack": "use layers.Recurrence(layers.LSTM(n)), which runs by torch's kernel",
-            "random_sample": _TORCH,
             "random_sample_inclusion_frequency": _TORCH,
             "register_native_user_function": "write a UserFunction, or a torch extension",
             "roi_pooling": _TORCH,
-            "space_to_depth": _TORCH,
             "straight_through_impl": _TORCH,
-            "sum": "use plus, which takes several operands",
             "to_batch": _FEED,
             "to_sequence": _FEED,
             "to_sequence_like": _FEED,
-            "top_k": _TORCH,
             "unpack_batch": _FEED,
-            "unpooling": _TORCH,
         },
         added={
             "Function.network": "the `torch.nn.Module` that runs it",

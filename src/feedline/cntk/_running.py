@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._feeding import arrays_of, feeds_of, rows_of, value_of
+from feedline.cntk._feeding import arrays_of, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -53,7 +53,9 @@ class Runs(Operand):
                     raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
                 given.data.requires_grad_(True)
                 feeds[node] = given
-        return network, feeds, network({node: feeds[node] for node in network.inputs if node in feeds})
+        given = arguments.values() if isinstance(arguments, Mapping) else _listed(arguments)
+        fed = {node: feeds[node] for node in network.inputs if node in feeds}
+        return network, feeds, network(fed, *pieces_of(given))
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -74,7 +76,7 @@ class Runs(Operand):
 
         with torch.no_grad():
             network, _, results = self._run(arguments, outputs, device, False)
-        found = _handed(network, results, as_numpy)
+        found = handed(network, results, as_numpy)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def forward(
@@ -93,7 +95,7 @@ class Runs(Operand):
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
             network, feeds, results = self._run(arguments, outputs, device, True, _dense(inputs, arguments, self))
         state = (network, feeds, results) if keep else None
-        return state, _handed(network, results, as_numpy)
+        return state, handed(network, results, as_numpy)
 
     def backward(
         self, state: Any, root_gradients: Mapping[Any, Any] | Any, variables: Iterable[Any], as_numpy: bool = True
@@ -164,13 +166,18 @@ class Runs(Operand):
         result = next(iter(found.values())) if len(found) == 1 else found
         if outputs is None:
             return result
-        values = _handed(network, results, as_numpy, skip=1)
+        values = handed(network, results[1:], as_numpy)
         return result, next(iter(values.values())) if len(values) == 1 else values
 
 
-def _handed(network: Any, results: Sequence[Any], as_numpy: bool, skip: int = 0) -> dict[Variable, Any]:
+def _listed(arguments: Any) -> Sequence[Any]:
+    return arguments if isinstance(arguments, (list, tuple)) else (arguments,)
+
+
+def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:
+    """By variable what the last of a network's outputs are, as many as there are results."""
     found = {}
-    for node, packed in list(zip(network.roots, results, strict=True))[skip:]:
+    for node, packed in zip(network.roots[len(network.roots) - len(results) :], results, strict=True):
         array = arrays_of(packed, node)
         found[variable_of(node)] = array if as_numpy else value_of(array)
     return found

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._nodes import node_of
-from feedline.cntk.variables import Variable, placeholder
+from feedline.cntk._nodes import axis_names, dims, dtype_name, node_of
+from feedline.cntk.axis import Axis
+from feedline.cntk.variables import Variable, placeholder, variable_of
 from feedline.graph import Node, apply
+from feedline.graph.node import input_node
 
 
 def parameters_of(f: Callable[..., Any]) -> list[str]:
@@ -16,12 +18,31 @@ def parameters_of(f: Callable[..., Any]) -> list[str]:
     return [p.name for p in inspect.signature(f).parameters.values() if p.kind in kinds and p.default is p.empty]
 
 
+def types_of(f: Callable[..., Any]) -> list[Any]:
+    """What annotations say of each parameter, None if nothing that is a type of `cntk.layers.typing`."""
+    said = getattr(f, "__annotations__", {})
+    return [said[name] if isinstance(said.get(name), Mapping) else None for name in parameters_of(f)]
+
+
 def typed(kind: Any, name: str) -> Variable:
+    """A placeholder for an argument; an input if its type tells the shape.
+
+    Args:
+        kind: None, the shape of one sample, or a mapping with ``shape``, and if wanted ``dynamic_axes``,
+            ``is_sparse``, ``dtype``.
+        name: its name.
+    """
     if kind is None:
         return placeholder(name=name)
     if not isinstance(kind, Mapping):
-        kind = {"shape": kind}
-    return placeholder(kind.get("shape"), kind.get("dynamic_axes"), name)
+        kind = {"shape": kind, "dynamic_axes": [Axis.default_batch_axis()]}
+    shape, axes = kind.get("shape"), kind.get("dynamic_axes")
+    if shape is None or axes is None:
+        return placeholder(shape, axes, name)
+    named = axis_names(axes)
+    return variable_of(
+        input_node(dims(shape), named, name, kind.get("is_sparse", False), dtype_name(kind.get("dtype", float)))
+    )
 
 
 def traced(

@@ -1,7 +1,8 @@
-"""What does a network look like? Nodes, ways through them, and their execution by torch.
+"""What does a network look like? Nodes, ways through them, their execution by torch; pictures and tables of networks.
 
-`node`, `traverse`, `types` and `registry` need nothing but Python, so that pictures and summaries of foreign networks
-do without torch; `ops` and `compile` need it and are imported by whoever runs a network.
+`node`, `traverse`, `shapes` and `registry` need nothing but Python; `ops` and `compile` need torch and are imported by
+whoever runs a network. `graph` is what `plot` draws and `summary` sums, read by `importers` from anybody's networks: of
+them, only those of torch's modules import torch.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from feedline.data.value import Value
+from feedline.graph.cut import Cut, Memory
 from feedline.graph.loop import operands
 from feedline.graph.node import Node, Weights
 from feedline.graph.packed import Batch, Packed, Sequences, SparseRows
@@ -50,6 +51,7 @@ class Network(torch.nn.Module):
     Attributes:
         roots: as given.
         inputs: the input leaves that are fed.
+        memories: in training and otherwise, what recurrences keep for sequences that go on in the next minibatch.
     """
 
     def __init__(self, roots: Iterable[Node]) -> None:
@@ -63,6 +65,8 @@ class Network(torch.nn.Module):
         self._plan: list[tuple[int, list[int], Any, list[int]]] = []
         self._results = [(slot[root], root) for root in self.roots]
         self.names: dict[Node, str] = {}
+        self.memories = {training: Memory() for training in (True, False)}
+        self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
         last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
         for i, node in enumerate(order):
@@ -110,22 +114,33 @@ class Network(torch.nn.Module):
         named: torch.dtype = getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
         return named
 
-    def forward(self, feeds: Mapping[Node, Value | Packed]) -> tuple[Packed, ...]:
+    def forward(
+        self, feeds: Mapping[Node, Value | Packed], lanes: Any = None, begins: Any = None
+    ) -> tuple[Packed, ...]:
         """Run it over a minibatch.
 
         Args:
             feeds: for each of `inputs` its value, or rows that are on the device already.
+            lanes, begins: of sequences that are pieces of longer ones, see `feedline.Minibatch`; None: they are whole.
 
         Returns:
             for each root its rows.
 
         Raises:
-            ValueError: an input is not fed, has another shape, or another number of sequences than the others.
+            ValueError: an input is not fed, has another shape, or another number of sequences than the others; or
+                pieces of sequences, and an operation that needs them whole.
+            StateError: pieces that go on where no minibatch before has ended.
         """
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
             values[i] = held[name]
         batch = self._feed(values, feeds)
+        if begins is not None:
+            if self._whole:
+                raise ValueError(
+                    f"{self._whole[0].label}: expected whole sequences, got pieces of them; leave truncation_length out"
+                )
+            batch.cut = Cut(lanes, begins, self.memories[self.training])
         for i, below, run, done in self._plan:
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:

@@ -62,10 +62,22 @@ def loop(node: Node) -> Run:
     rows_of = [len(n.axes) for n in outside]
     inner = slice(len(outside), size)
 
+    def begun(batch: Batch, tensors: Any, steps: Steps) -> list[Any]:
+        """Of each delay, what the pieces before ended with, in the order of steps; and as it came."""
+        like = next((x for x in tensors if isinstance(x, torch.Tensor)), torch.zeros(0))
+        found = []
+        for d in delays:
+            if backwards:
+                raise ValueError(f"{d.label}: expected whole sequences for a future value, got pieces of them")
+            before = batch.cut.before(d.uid, abs(d.attributes["steps"]), d.shape, like)
+            found.append((*(x.index_select(0, steps.order) for x in before), before))
+        return found
+
     def run(batch: Batch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arranged(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
         history: dict[int, list[Any]] = {k: [] for k in kept}
+        pieces = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
         begin = 0
         for t, active in enumerate(steps.active):
@@ -73,18 +85,24 @@ def loop(node: Node) -> Run:
                 if n == 2:
                     values[i] = entering[i][begin : begin + active]
             step = Step(batch, active)
-            for target, source, initial, back, shape, first in past:
-                values[target] = (
-                    history[source][t - back][:active]
-                    if t >= back
-                    else _before(values[initial], first, active, shape, steps)
-                )
+            for i, (target, source, initial, back, shape, first) in enumerate(past):
+                if t >= back:
+                    values[target] = history[source][t - back][:active]
+                else:
+                    values[target] = _before(values[initial], first, active, shape, steps)
+                    if pieces is not None:
+                        known, there, _ = pieces[i]
+                        mine = there[:active, t].reshape(-1, *(1,) * len(shape))
+                        values[target] = torch.where(mine, known[:active, t], values[target])
             for target, below, function in plan:
                 values[target] = function(step, *[values[i] for i in below])
             for k in kept:
                 history[k].append(values[k])
             begin += active
             values[inner] = [None] * (size - len(outside))
+        if pieces is not None:
+            for d, (_, source, _, _, _, _), (_, _, before) in zip(delays, past, pieces, strict=True):
+                batch.cut.after(d.uid, _whole(history[source], steps, d, values), batch.sequences[axis], before)
         return [_whole(history[k], steps, outputs[i], values) for i, k in enumerate(results)]
 
     return run

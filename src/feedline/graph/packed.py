@@ -83,18 +83,32 @@ class Sequences:
         """Samples of the longest sequence."""
         return int(self.lengths.max(initial=0))
 
-    def padded(self, backwards: bool) -> torch.Tensor:
-        """int64 (num_samples,): place of each row among ``longest * count`` rows, steps first; see `steps`."""
+    def padded(self, backwards: bool) -> list[Padded]:
+        """Sequences side by side, in groups of similar lengths if padding all to the longest would more than double."""
         return self._padded_back if backwards else self._padded
 
     @cached_property
-    def _padded(self) -> torch.Tensor:
-        return self._to_device(self._place * self.count + self._owner)
+    def _padded(self) -> list[Padded]:
+        return [Padded(self, which, False) for which in self._groups]
 
     @cached_property
-    def _padded_back(self) -> torch.Tensor:
-        place = np.repeat(self.lengths, self.lengths) - 1 - self._place
-        return self._to_device(place * self.count + self._owner)
+    def _padded_back(self) -> list[Padded]:
+        return [Padded(self, which, True) for which in self._groups]
+
+    @cached_property
+    def _groups(self) -> list[NDArray[np.int64] | None]:
+        if self.longest * self.count <= 2 * self.total:
+            return [None]
+        order = np.argsort(-self.lengths, kind="stable")
+        ends = self.lengths[order]
+        groups: list[NDArray[np.int64] | None] = []
+        begin = 0
+        while begin < len(order) and ends[begin]:
+            # No sequence is shorter than half of its group's longest.
+            stop = int(np.searchsorted(-ends, -((ends[begin] + 1) // 2), side="right"))
+            groups.append(order[begin:stop])
+            begin = stop
+        return groups
 
     def steps(self, backwards: bool) -> Steps:
         """Rows in the order of steps, longest sequences first."""
@@ -107,6 +121,42 @@ class Sequences:
     @cached_property
     def _steps_back(self) -> Steps:
         return Steps(self, True)
+
+
+class Padded:
+    """Some sequences as kernels take them: steps first, (longest, count, ...), padded behind the end of each.
+
+    Attributes:
+        which: int64 (count,): the sequences; None: all.
+        rows: int64 (num_samples,): their rows; None: all.
+        places: int64 (num_samples,): place of each row among ``longest * count``.
+    """
+
+    def __init__(self, sequences: Sequences, which: NDArray[np.int64] | None, backwards: bool) -> None:
+        if which is None:
+            lengths, place, owner = sequences.lengths, sequences._place, sequences._owner
+        else:
+            lengths = sequences.lengths[which]
+            place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+        step = np.repeat(lengths, lengths) - 1 - place if backwards else place
+        to_device = sequences._to_device
+        self.count, self.longest = len(lengths), int(lengths.max(initial=0))
+        self.places = to_device(step * self.count + owner)
+        self.which = self.rows = None
+        if which is not None:
+            self.which = to_device(which)
+            self.rows = to_device(np.repeat(sequences.offsets[which], lengths) + place)
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (all samples, width) as (longest, count, width)."""
+        mine = x if self.rows is None else x.index_select(0, self.rows)
+        steps = x.new_zeros(self.longest * self.count, x.shape[1]).index_copy(0, self.places, mine)
+        return steps.reshape(self.longest, self.count, x.shape[1])
+
+    def packed(self, steps: torch.Tensor) -> torch.Tensor:
+        """What was padded, (longest, count, width), as rows."""
+        return steps.reshape(-1, steps.shape[-1]).index_select(0, self.places)
 
 
 class Steps:
@@ -273,12 +323,13 @@ class Batch:
         count: number of sequences.
         sequences: by name of the axis.
         training: dropout drops, statistics are of this minibatch.
+        cut: a `feedline.graph.cut.Cut`, if the sequences are pieces of longer ones; else None.
     """
 
-    __slots__ = ("count", "sequences", "training")
+    __slots__ = ("count", "cut", "sequences", "training")
 
-    def __init__(self, count: int, sequences: dict[str, Sequences], training: bool) -> None:
-        self.count, self.sequences, self.training = count, sequences, training
+    def __init__(self, count: int, sequences: dict[str, Sequences], training: bool, cut: Any = None) -> None:
+        self.count, self.sequences, self.training, self.cut = count, sequences, training, cut
 
     def spread(self, rows: Any, axis: str) -> Any:
         """One row a sequence, repeated for each of its samples along the axis."""

@@ -87,6 +87,7 @@ class Op:
         lower: ``lower(node)`` returns ``run(batch, *tensors)``, see `feedline.graph.packed`.
         axes: rule for its dynamic axes.
         stepwise: it treats every sample alone, so that a recurrence may run it one step at a time.
+        whole: it needs sequences from their beginning to their end, and cannot be run on pieces of them.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Op:
     lower: Lowering
     axes: AxesRule = join_axes
     stepwise: bool = True
+    whole: bool = False
 
 
 OPS: dict[str, Op] = {}

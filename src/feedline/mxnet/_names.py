@@ -21,11 +21,11 @@ def explain(module: str, name: str) -> Exception:
 
 NAMES: dict[str, Names] = {
     "mxnet": Names(
-        provided="AttrScope Context MXNetError attribute base context cpu cpu_pinned current_context executor gpu init "
-        "initializer io kv kvstore metric name nd ndarray num_gpus optimizer sym symbol visualization viz",
+        provided="AttrScope Context MXNetError attribute base context cpu cpu_pinned current_context executor gluon "
+        "gpu init initializer io kv kvstore metric name nd ndarray num_gpus optimizer sym symbol visualization viz",
         absent={
             **_all(
-                "autograd gluon mod model module monitor np npx operator rtc",
+                "autograd mod model module monitor np npx operator rtc",
                 _NETWORKS,
             ),
             **_all("image recordio", _FEEDING),
@@ -51,6 +51,32 @@ NAMES: dict[str, Names] = {
             "whatever lies in memory)",
             "Executor.outputs": "fresh arrays after each `forward`",
             "Executor.reshape": "arrays of another shape are fresh zeros, never a part of the old ones",
+        },
+    ),
+    "mxnet.gluon": Names(
+        mended={
+            "Trainer.load_states": "restores all devices",
+            "Trainer.save_states": "the same file wherever updates are made",
+            "Trainer.set_learning_rate": "reaches the optimizer of ``dist_sync``; where it cannot (``dist_async``) it "
+            "is an error",
+            "Trainer.step": "may be called with another batch size at any time, but with ``dist_async``",
+            "Trainer.update": "as `step`",
+        },
+        provided="Trainer.learning_rate Trainer.optimizer",
+        approximated={
+            "Trainer": "over parameters of torch: a dict by name, a list, or for each parameter a list of its copies "
+            "on several devices; a step forgets gradients, so that `backward()` writes them anew; "
+            "`update_on_kvstore=True` without a store is a ValueError (MXNet: AttributeError)",
+            "Trainer.allreduce_grads": "adds up in one call of the store",
+        },
+        absent={
+            **_all(
+                "Block Constant HybridBlock Parameter ParameterDict SymbolBlock block contrib loss model_zoo nn "
+                "parameter rnn utils",
+                _NETWORKS,
+            ),
+            "data": "use `feedline.DataLoader`, or `fl.MinibatchSource`",
+            "trainer": "`Trainer` is in `mxnet.gluon`",
         },
     ),
     "mxnet.initializer": Names(

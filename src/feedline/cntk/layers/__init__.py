@@ -32,8 +32,10 @@ from feedline.cntk.layers.layers import (
     Label,
     LayerNormalization,
     MaxPooling,
+    MaxUnpooling,
 )
 from feedline.cntk.layers.sequence import Delay, Fold, PastValueWindow, Recurrence, RecurrenceFrom
+from feedline.cntk.layers.typing import ParameterTensor, Sequence, SequenceOver, Signature, SparseTensor, Tensor, tensor
 from feedline.cntk.ops.functions import BlockFunction
 
 __all__ = [
@@ -63,18 +65,26 @@ __all__ = [
     "Label",
     "LayerNormalization",
     "MaxPooling",
+    "MaxUnpooling",
+    "ParameterTensor",
     "PastValueWindow",
     "RNNStep",
     "RNNUnit",
     "Recurrence",
     "RecurrenceFrom",
     "ResNetBlock",
+    "Sequence",
+    "SequenceOver",
     "Sequential",
     "SequentialClique",
+    "Signature",
+    "SparseTensor",
     "Stabilizer",
+    "Tensor",
     "default_options",
     "default_options_for",
     "identity",
+    "tensor",
 ]
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Label",
     "LayerNormalization",
     "MaxPooling",
+    "MaxUnpooling",
 ]
 
 
@@ -282,6 +283,21 @@ def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_
     """Maximum of windows over the last axes."""
     pad = get_default_override(MaxPooling, pad=pad)
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
+
+
+def MaxUnpooling(
+    filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
+) -> Function:
+    """What `MaxPooling` made of its second operand, put back where the maxima were: ``(x, pooled) -> y``."""
+    pad = get_default_override(MaxUnpooling, pad=pad)
+    size = dims(filter_shape)
+    step = dims(strides) if isinstance(strides, (tuple, list)) else (strides,) * len(size)
+    padded = pad if isinstance(pad, (tuple, list)) else (pad,) * len(size)
+
+    def unpool(x: Any, y: Any) -> Any:
+        return ops.unpooling(x, y, ops.MAX_UNPOOLING, size, step, padded)
+
+    return layer(unpool, "MaxUnpooling", name, inputs=("x", "y"))
 
 
 def AveragePooling(

@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from feedline.cntk._names import explain
+from feedline.cntk.logging import graph
 
 _WITH_TORCH = (
     "ProgressPrinter",
@@ -23,6 +24,7 @@ __all__ = [
     *_WITH_TORCH,
     "TraceLevel",
     "get_trace_level",
+    "graph",
     "set_trace_level",
 ]
 
@@ -54,6 +56,7 @@ def set_trace_level(value: int | TraceLevel) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_TORCH:
-        return getattr(importlib.import_module("feedline.cntk.logging.progress_print"), name)
+    if name in (*_WITH_TORCH, "progress_print"):
+        module = importlib.import_module("feedline.cntk.logging.progress_print")
+        return module if name == "progress_print" else getattr(module, name)
     raise explain("cntk.logging", name)

@@ -322,10 +322,11 @@ def log_number_of_parameters(model: Any, trace_level: int = 0) -> None:
     """Print how many parameters a model has, and with a ``trace_level`` their shapes.
 
     Args:
-        model: a `torch.nn.Module`.
+        model: a function, or a `torch.nn.Module`.
         trace_level: 0, or more for shapes.
     """
-    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+    given = model.parameters() if callable(model.parameters) else model.parameters
+    shapes = [tuple(parameter.shape) for parameter in given]
     count = sum(math.prod(shape) for shape in shapes)
     print(f"Training {count} parameters in {len(shapes)} parameter tensors.")
     if trace_level > 0:

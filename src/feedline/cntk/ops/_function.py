@@ -11,12 +11,12 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk._nodes import node_of
-from feedline.cntk._running import Runs
-from feedline.cntk._tracing import parameters_of, traced, typed
+from feedline.cntk._tracing import parameters_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
+from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
-from feedline.graph import Node, apply, clone, find_all, leaves, replace
-from feedline.graph.traverse import close, renamed, topological
+from feedline.graph import Node, clone, find_all, replace
+from feedline.graph.traverse import close, topological
 
 
 class CloneMethod(Enum):
@@ -27,7 +27,7 @@ class CloneMethod(Enum):
     freeze = "freeze"
 
 
-class Function(Runs):
+class Function(Described):
     """A graph with one or several outputs.
 
     Applied to a Python function, it is called once with placeholders, one for each of its parameters, and its result is
@@ -47,7 +47,7 @@ class Function(Runs):
             return f
         if not callable(f):
             raise TypeError(f"expected a Python function, got {type(f).__name__}")
-        return cls.of(*traced(f, [None] * len(parameters_of(f)), make_block, op_name, name))
+        return cls.of(*traced(f, types_of(f), make_block, op_name, name))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """All is done by `__new__`; functions are also made by `of`."""
@@ -74,7 +74,7 @@ class Function(Runs):
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """A decorator that gives the types of the parameters: each a dictionary of shape and dynamic axes."""
+        """A decorator that gives the types of the parameters, see `cntk.layers.typing`; None: to be inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
@@ -91,182 +91,6 @@ class Function(Runs):
         if len(kwargs) != 1:
             raise TypeError(f"expected one named output, got {len(kwargs)}")
         return next(iter(kwargs.items()))
-
-    # ---- what it is -------------------------------------------------------------------------------
-
-    @property
-    def node(self) -> Node:
-        """Of the only output.
-
-        Raises:
-            ValueError: there are several.
-        """
-        if len(self._roots) != 1:
-            raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose from .outputs")
-        return self._roots[0]
-
-    @property
-    def output(self) -> Variable:
-        """The only output. Raises ValueError if there are several."""
-        return variable_of(self.node)
-
-    @property
-    def outputs(self) -> tuple[Variable, ...]:
-        """All outputs."""
-        return tuple(variable_of(root) for root in self._roots)
-
-    @property
-    def arguments(self) -> tuple[Variable, ...]:
-        """Inputs and placeholders: what it is applied to."""
-        found = leaves(self._roots, "input", "placeholder")
-        first = [node for node in self._order if node in found]
-        return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
-
-    @property
-    def signature(self) -> tuple[Variable, ...]:
-        """As `arguments`."""
-        return self.arguments
-
-    @property
-    def placeholders(self) -> tuple[Variable, ...]:
-        """Placeholders among its arguments."""
-        return tuple(v for v in self.arguments if v.is_placeholder)
-
-    @property
-    def parameters(self) -> tuple[Any, ...]:
-        """All parameters below it."""
-        return tuple(variable_of(node) for node in leaves(self._roots, "parameter"))
-
-    @property
-    def constants(self) -> tuple[Any, ...]:
-        """All constants below it."""
-        return tuple(variable_of(node) for node in leaves(self._roots, "constant"))
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """All leaves below it."""
-        kinds = ("input", "placeholder", "parameter", "constant")
-        return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the only output."""
-        return self.node.shape
-
-    @property
-    def dtype(self) -> Any:
-        """Of the only output."""
-        return self.output.dtype
-
-    @property
-    def dynamic_axes(self) -> Any:
-        """Of the only output."""
-        return self.output.dynamic_axes
-
-    @property
-    def is_sparse(self) -> bool:
-        """Of the only output."""
-        return self.output.is_sparse
-
-    @property
-    def name(self) -> str:
-        """Of the first output."""
-        return self._roots[0].name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._roots[0] = (
-            apply("alias", [self._roots[0]], {}, name) if self._roots[0].is_leaf else renamed(self._roots[0], name)
-        )
-
-    @property
-    def uid(self) -> str:
-        """Unique in this process."""
-        return "+".join(root.uid for root in self._roots)
-
-    @property
-    def op_name(self) -> str:
-        """Operation, or kind of block, that gives the first output."""
-        root = self._roots[0]
-        return str(root.attributes.get("block", root.op))
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Settings of the operation that gives the first output."""
-        return dict(self._roots[0].attributes)
-
-    @property
-    def is_block(self) -> bool:
-        """Whether the first output is that of a block."""
-        return "block" in self._roots[0].attributes
-
-    @property
-    def is_composite(self) -> bool:
-        """Whether it is more than one operation."""
-        return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
-
-    @property
-    def is_primitive(self) -> bool:
-        """Whether it is one operation."""
-        return not self.is_composite and not self.is_block
-
-    @property
-    def root_function(self) -> Function:
-        """Itself: functions are not wrapped here."""
-        return self
-
-    @property
-    def owner(self) -> Function:
-        """Itself, so that functions may stand where variables do."""
-        return self
-
-    @property
-    def block_root(self) -> Function:
-        """What is inside the block.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if not self.is_block:
-            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        return Function.of([self._roots[0].inputs[0]])
-
-    @property
-    def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
-        """What the block is applied to; its inside sees the same variables.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if not self.is_block:
-            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        return [(variable_of(n), variable_of(n)) for n in self._roots[0].inputs[1:]]
-
-    @property
-    def type(self) -> Any:
-        """Of the only output."""
-        return self.output.type
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "node":
-            raise AttributeError(name)
-        if name in self._members:
-            return self._members[name]
-        for output in self.outputs:
-            if output.name == name:
-                return output
-        found = find_all(self._roots, lambda n: n.name == name and n.weights is not None)
-        if len(found) == 1:
-            return variable_of(found[0])
-        if found:
-            raise AttributeError(f"{len(found)} parameters or constants are called {name!r}: choose from .parameters")
-        raise AttributeError(f"the function has no attribute, output, parameter or constant {name!r}")
-
-    def __repr__(self) -> str:
-        inputs = ", ".join(repr(v) for v in self.arguments)
-        outputs = ", ".join(repr(v) for v in self.outputs)
-        kind = "Composite" if self.is_composite else ""
-        return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
 
     # ---- composing --------------------------------------------------------------------------------
 
@@ -397,10 +221,88 @@ class Function(Runs):
         """Give placeholders types: each a shape, a dictionary of shape and dynamic axes, or a variable."""
         changes = {}
         for node, given in self._bound(args, kwargs).items():
-            kind = given if isinstance(given, Mapping) else {"shape": given.shape if hasattr(given, "shape") else given}
-            changes[node] = typed(kind, node.name).node
+            changes[node] = typed(given.type if isinstance(given, (Function, Variable)) else given, node.name).node
         self._roots = replace(self._roots, changes)
         self._order = [changes.get(n, n) for n in self._order]
+
+    # ---- training ---------------------------------------------------------------------------------
+
+    def train(
+        self,
+        minibatch_source: Any,
+        minibatch_size: Any = 32,
+        streams: Any = None,
+        model_inputs_to_streams: Any = None,
+        parameter_learners: Any = (),
+        callbacks: Any = (),
+        progress_frequency: int | None = None,
+        max_epochs: float | None = None,
+        epoch_size: int | None = None,
+        max_samples: int | None = None,
+    ) -> Any:
+        """Train by this criterion, a loss, or a loss and a metric; `Trainer` and `training_session` in one.
+
+        Args:
+            minibatch_source: a source, or a tuple of arrays, one an argument.
+            minibatch_size: a number, or what `minibatch_size_schedule` made.
+            streams: of the source, one an argument.
+            model_inputs_to_streams: the same as a dictionary by variable.
+            parameter_learners: learners.
+            callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
+                `TestConfig`.
+            progress_frequency: samples between summaries; None: ``epoch_size``.
+            max_epochs: how many epochs; None: one.
+            epoch_size: samples of an epoch; None: those of the arrays.
+            max_samples: samples, instead of ``max_epochs``.
+
+        Returns:
+            a `Record` of ``epoch_summaries`` and ``updates``, lists of records of ``loss``, ``metric`` and ``samples``,
+            and of a ``test_summary`` if there was a `TestConfig`.
+
+        Raises:
+            ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or
+                another callback.
+        """
+        from feedline.cntk.train._quick import train
+
+        return train(
+            self,
+            minibatch_source,
+            minibatch_size,
+            self._streams(streams, model_inputs_to_streams),
+            parameter_learners,
+            callbacks,
+            progress_frequency,
+            max_epochs,
+            epoch_size,
+            max_samples,
+        )
+
+    def test(
+        self,
+        minibatch_source: Any,
+        minibatch_size: Any = 32,
+        streams: Any = None,
+        model_inputs_to_streams: Any = None,
+        callbacks: Any = (),
+    ) -> Any:
+        """The average of its metric, or of its loss if it has none, over a source or arrays; see `train`.
+
+        Returns:
+            a `Record` of ``metric`` and ``samples``.
+
+        Raises:
+            ValueError: a source without an end.
+        """
+        from feedline.cntk.train._quick import test
+
+        mapped = self._streams(streams, model_inputs_to_streams)
+        return test(self, minibatch_source, minibatch_size, mapped, callbacks or ())
+
+    def _streams(self, streams: Any, by_variable: Any) -> Any:
+        if streams and by_variable:
+            raise ValueError("expected streams or model_inputs_to_streams, got both")
+        return self.argument_map(*streams) if streams else by_variable
 
     # ---- files ------------------------------------------------------------------------------------
 

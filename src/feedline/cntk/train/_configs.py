@@ -14,6 +14,7 @@ from feedline.errors import CompatError
 
 Source = MinibatchSource | UserMinibatchSource
 Streams = Mapping[Hashable, StreamInformation]
+Arrays = tuple[Any, ...]
 
 
 class DataUnit(enum.IntEnum):
@@ -57,8 +58,8 @@ class CrossValidationConfig:
     """What to validate on, and how often.
 
     Args:
-        minibatch_source: a limited source, or one with ``max_samples``; each validation sees the same data. None: only
-            the callback is called.
+        minibatch_source: a limited source, or one with ``max_samples``, or a tuple of arrays, one an argument of the
+            criterion; each validation sees the same data. None: only the callback is called.
         frequency: samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
         minibatch_size: an int or what `minibatch_size_schedule` made, over samples of one validation.
         callback: ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
@@ -74,7 +75,7 @@ class CrossValidationConfig:
 
     def __init__(
         self,
-        minibatch_source: Source | None = None,
+        minibatch_source: Source | Arrays | None = None,
         frequency: Frequency = None,
         minibatch_size: int | TrainingParameterSchedule = 32,
         callback: Callable[[int, float, int, int], Any] | None = None,
@@ -97,7 +98,7 @@ class TestConfig:
     """What to test on at the end.
 
     Args:
-        minibatch_source: a limited source; None: no test.
+        minibatch_source: a limited source, or a tuple of arrays, one an argument of the criterion; None: no test.
         minibatch_size: an int or what `minibatch_size_schedule` made, over samples of the test.
         model_inputs_to_streams: streams by key; None: as in training.
         criterion: not there.
@@ -112,7 +113,7 @@ class TestConfig:
 
     def __init__(
         self,
-        minibatch_source: Source | None = None,
+        minibatch_source: Source | Arrays | None = None,
         minibatch_size: int | TrainingParameterSchedule = 32,
         model_inputs_to_streams: Streams | None = None,
         criterion: Any = None,

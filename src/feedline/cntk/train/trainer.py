@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
-from feedline.cntk._criterion import functions_of, module_of
+from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
+from feedline.cntk._running import handed
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError, StateError
+from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.train.ranks import Ranks, rank, restore_random_state
 from feedline.train.trainer import NOTHING, Summary
@@ -72,7 +74,11 @@ class Trainer:
         self._criterion = criterion
         self._learners = _listed(parameter_learners, Learner)
         self._writers: list[ProgressWriter] = _listed(progress_writers or [], ProgressWriter)
-        self.modern = Modern(network, loss, metric, [learner.modern for learner in self._learners])
+        self.modern = Modern(
+            network, loss, metric, [learner.modern for learner in self._learners], forward=self._forward
+        )
+        self._watched: CriterionNetwork | None = None
+        self._watching: dict[tuple[Node, ...], CriterionNetwork] = {}
         self._ranks = Ranks(self.modern.workers)
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
@@ -143,28 +149,31 @@ class Trainer:
         outputs: Any = None,
         device: DeviceDescriptor | None = None,
         is_sweep_end: bool | None = None,
-    ) -> bool:
+    ) -> Any:
         """One update.
 
         Args:
             arguments: data by key: `MinibatchData`, values, arrays, CSR matrices, or lists of them, a sequence each;
                 empty at the end.
-            outputs: not there; call the model.
+            outputs: functions or variables below the criterion, whose values are wanted too, as from before the update.
             device: taken where the model is.
             is_sweep_end: whether it touches or crosses the end of a sweep, if the data does not say.
 
         Returns:
-            False, with nothing updated, for an empty minibatch, and where every learner's rate is 0.
+            False, with nothing updated, for an empty minibatch, and where every learner's rate is 0. With ``outputs``
+            a pair of that and of a dictionary of arrays, or lists of an array a sequence, by variable.
 
         Raises:
             ValueError: ``is_sweep_end`` beside `MinibatchData`.
-            CompatError: ``outputs``.
+            CompatError: ``outputs`` of a model that is no function.
         """
-        if outputs is not None:
-            raise CompatError("expected no outputs, got some: call `trainer.model` with the data instead")
         minibatch = self._minibatch(arguments, is_sweep_end)
+        self._watched = self._watch(outputs)
         changed = [pair for learner in self._learners for pair in learner.changed()] if minibatch else []
-        self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much of one as it asks for
+        try:
+            self._last = self.modern.train_minibatch(minibatch)  # type: ignore[arg-type]  # as much of one as it asks for
+        finally:
+            watched, self._watched = self._watched, None
         for key, value in changed:
             for writer in self._writers:
                 writer.write(key, value)
@@ -173,7 +182,24 @@ class Trainer:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
             if self.modern.workers is not None and self._last.samples:
                 writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
-        return self._last.updated
+        return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
+
+    def _watch(self, outputs: Any) -> CriterionNetwork | None:
+        """The criterion's network, with more outputs."""
+        if outputs is None:
+            return None
+        model = self.modern.model
+        if not isinstance(model, CriterionNetwork):
+            raise CompatError("expected no outputs of a torch.nn.Module, got some: call it with the data instead")
+        nodes = tuple(v.node for item in outputs for v in getattr(item, "outputs", [item]))
+        if nodes not in self._watching:
+            self._watching[nodes] = model.with_outputs(nodes)
+        network = self._watching[nodes]
+        network.train()
+        return network
+
+    def _forward(self, model: Any, minibatch: Any) -> Any:
+        return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
         """The average metric of a minibatch; NaN if it is empty. See `train_minibatch`.
@@ -238,6 +264,8 @@ class Trainer:
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
+        if isinstance(self.modern.model, CriterionNetwork):
+            parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         if self.modern.workers is not None:
             self.modern.workers.settle(saving=True)
         generators = self._ranks.random_states()
@@ -265,8 +293,11 @@ class Trainer:
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
-            own = {name: t for name, t in tensors.items() if not name.startswith("external/")}
+            own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
             self.modern.load_state_dict(own, state["trainer"])
+            if isinstance(self.modern.model, CriterionNetwork):
+                carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
+                self.modern.model.carry_on(carried)
             restore_random_state(state["random"])
         self._last = NOTHING
         external: dict[str, Any] = _unflat(state["external"], tensors)

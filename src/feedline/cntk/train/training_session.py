@@ -72,13 +72,16 @@ class TrainingSession:
         if trainer is None or mb_source is None:
             raise ValueError(f"expected a trainer and a source, got {trainer!r} and {mb_source!r}")
         if isinstance(mb_source, (tuple, list)):
-            mb_source, model_inputs_to_streams = _from_arrays(trainer, mb_source)
+            mb_source, model_inputs_to_streams = from_arrays(trainer.loss_function, mb_source)
         if not model_inputs_to_streams:
             raise ValueError("expected streams for the model's inputs in model_inputs_to_streams, got none")
         self.trainer, self.source, self.streams = trainer, mb_source, dict(model_inputs_to_streams)
         self.size, self.max_samples = sizes_of(mb_size, "mb_size"), max_samples
         self.checkpoint = checkpoint_config or CheckpointConfig(None)
         self.cv, self.test = cv_config or CrossValidationConfig(), test_config or TestConfig()
+        for config in (self.cv, self.test):
+            if isinstance(config.source, (tuple, list)):
+                config.source, config.streams = from_arrays(trainer.loss_function, config.source, endless=False)
         self._device: DeviceDescriptor | None = None
         self._actions = [
             _Action(self.checkpoint.frequency, self._save),
@@ -282,10 +285,14 @@ def training_session(
     )
 
 
-def _from_arrays(trainer: Trainer, arrays: Any) -> tuple[MinibatchSourceFromData, Streams]:
+def from_arrays(criterion: Any, arrays: Any, endless: bool = True) -> tuple[MinibatchSourceFromData, Streams]:
+    """A source of arrays, one for each argument of a criterion: again and again, or once."""
     otherwise = "make a cntk.io.MinibatchSourceFromData of the arrays, and name its streams in model_inputs_to_streams"
-    keys = keys_of(trainer.loss_function, len(arrays), otherwise)
-    source = MinibatchSourceFromData({f"argument{i}": array for i, array in enumerate(arrays)})
+    keys = keys_of(criterion, len(arrays), otherwise)
+    data = {f"argument{i}": array for i, array in enumerate(arrays)}
+    source = MinibatchSourceFromData(data)
+    if not endless:
+        source = MinibatchSourceFromData(data, max_samples=source.feed.num_samples)
     return source, dict(zip(keys, source.stream_infos(), strict=True))
 
 

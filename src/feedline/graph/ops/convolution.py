@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from feedline.graph.node import UNKNOWN, Node
-from feedline.graph.ops.align import dense
+from feedline.graph.ops.align import adapters, dense
 from feedline.graph.packed import Batch, Run
 from feedline.graph.registry import Shape, Site, declare
 
@@ -189,3 +190,51 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
 
 declare("max_pooling", _pooled, _pooling(_maximum))
 declare("average_pooling", _pooled, _pooling(_average))
+
+
+_INDICES = {
+    1: functional.max_pool1d_with_indices,
+    2: functional.max_pool2d_with_indices,
+    3: functional.max_pool3d_with_indices,
+}
+
+
+def _unpooled(site: Site) -> Shape:
+    x, like, get = site.shape(0), site.shape(1), site.attributes
+    rank = len(get["window"])
+    if any(stride < size for stride, size in zip(get["strides"], get["window"], strict=True)):
+        site.refuse("windows that do not overlap")
+    if not 1 <= rank <= 3 or len(like) < rank:
+        site.refuse(f"a pooled operand of at least {rank} axes, for the window {tuple(get['window'])}")
+    out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"], get["window"])
+    if x != (*like[: len(like) - rank], *out):
+        site.refuse("an operand of the shape that pooling the other one gives")
+    return like
+
+
+def _max_unpooling(node: Node) -> Run:
+    get, like = node.attributes, node.inputs[1].shape
+    rank, size, strides = len(get["window"]), list(get["window"]), list(get["strides"])
+    sizes = like[len(like) - rank :]
+    _, pads = window(sizes, size, strides, get["pad"], size)
+    adapt = adapters(node)
+    inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
+
+    def run(batch: Batch, *tensors: Any) -> Any:
+        x, pooled = (
+            dense(t, node) if a is None else a(batch, dense(t, node)) for a, t in zip(adapt, tensors, strict=True)
+        )
+        lead = (batch.rows(node.axes), *like[: len(like) - rank]) if node.axes else like[: len(like) - rank]
+        x = x.expand(*lead, *x.shape[x.ndim - rank :])
+        wide = functional.pad(
+            pooled.detach().expand(*lead, *sizes).reshape(-1, 1, *sizes), _flat(pads), value=-torch.inf
+        )
+        _, where = _INDICES[rank](wide, size, strides)
+        flat = x.new_zeros(len(wide), math.prod(wide.shape[2:]))
+        y = flat.scatter(1, where.reshape(len(wide), -1), x.reshape(len(wide), -1))
+        return y.reshape(*lead, *wide.shape[2:])[inside]
+
+    return run
+
+
+declare("max_unpooling", _unpooled, _max_unpooling)

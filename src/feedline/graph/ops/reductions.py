@@ -10,8 +10,8 @@ import torch
 from feedline.graph.node import BATCH, Node
 from feedline.graph.ops.align import dense, rowwise
 from feedline.graph.packed import Batch, Run
-from feedline.graph.registry import Site, declare
-from feedline.graph.shapes import axes_of, reduced, same, scalar
+from feedline.graph.registry import Shape, Site, declare
+from feedline.graph.shapes import axes_of, from_end, reduced, same, scalar
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
@@ -110,3 +110,29 @@ def _batch_only(site: Site) -> tuple[str, ...]:
 
 declare("reduce_everything", scalar, _everything, axes=_no_axes, stepwise=False)
 declare("reduce_batch", same, _over_batch, axes=_batch_only, stepwise=False)
+
+
+def _largest(site: Site) -> Shape:
+    shape = list(site.shape(0))
+    axis = from_end(site.attributes["axis"], len(shape), site)
+    if not 1 <= site.attributes["k"] <= shape[axis]:
+        site.refuse(f"at least {site.attributes['k']} elements along axis {axis}")
+    shape[axis] = site.attributes["k"]
+    return tuple(shape)
+
+
+def _top_k(node: Node) -> Any:
+    k, axis, indices = (
+        node.attributes["k"],
+        from_end(node.attributes["axis"], len(node.shape)),
+        node.attributes["indices"],
+    )
+
+    def top(x: Any) -> Any:
+        found = x.topk(k, axis)
+        return found.indices.to(x.dtype) if indices else found.values
+
+    return top
+
+
+declare("top_k", _largest, rowwise(_top_k))

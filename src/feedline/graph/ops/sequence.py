@@ -52,6 +52,8 @@ def _is_end(first: bool) -> Callable[[Node], Run]:
         def run(batch: Batch, x: Any) -> Any:
             sequences = _of(batch, node)
             ends = sequences.first if first else sequences.last
+            if batch.cut is not None:  # the others go on
+                ends = ends[torch.from_numpy(batch.cut.begins).to(ends.device)]
             return torch.zeros(sequences.total, dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
 
         return run
@@ -59,10 +61,10 @@ def _is_end(first: bool) -> Callable[[Node], Run]:
     return lower
 
 
-declare("sequence_first", same, _end(True), axes=_to_batch, stepwise=False)
-declare("sequence_last", same, _end(False), axes=_to_batch, stepwise=False)
+declare("sequence_first", same, _end(True), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, _end(False), axes=_to_batch, stepwise=False, whole=True)
 declare("sequence_is_first", scalar, _is_end(True), axes=_keeps, stepwise=False)
-declare("sequence_is_last", scalar, _is_end(False), axes=_keeps, stepwise=False)
+declare("sequence_is_last", scalar, _is_end(False), axes=_keeps, stepwise=False, whole=True)
 
 
 def _like(site: Site) -> tuple[str, ...]:
@@ -107,16 +109,37 @@ def _delay(node: Node) -> Run:
     steps, rank = node.attributes["steps"], len(node.shape)
     to_rows = adapter(node.inputs[1], node.axes, rank)
 
+    def gone_on(batch: Batch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """With what the pieces before ended with, where there are such."""
+        if steps < 0:
+            raise ValueError(f"{node.label}: expected whole sequences for a future value, got pieces of them")
+        sequences = _of(batch, node)
+        before = batch.cut.before(node.uid, steps, node.shape, x)
+        past, there = before
+        place = np.arange(steps)
+        piece, place = (a.ravel() for a in np.meshgrid(np.arange(sequences.count), place, indexing="ij"))
+        inside = place < sequences.lengths[piece]
+        rows = torch.from_numpy((sequences.offsets[piece] + place)[inside]).to(x.device)
+        taken = torch.from_numpy(inside).to(x.device)
+        told = there.reshape(-1)[taken]
+        y = y.index_copy(0, rows[told], past.reshape(-1, *node.shape)[taken][told].to(y.dtype))
+        batch.cut.after(node.uid, x, sequences, before)
+        return y
+
     def run(batch: Batch, x: Any, initial: Any) -> Any:
         rows, outside = _of(batch, node).shift(steps)
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
                 raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data")
+            if batch.cut is not None:
+                raise TypeError(f"{node.label}: expected dense data of sequences in pieces, got sparse samples")
             return x.index_select(0, rows, empty=outside)
         initial = initial if to_rows is None else to_rows(batch, initial)
-        if not len(x):
-            return x
-        return torch.where(outside.reshape(-1, *(1,) * rank), initial.to(x.dtype), x.index_select(0, rows))
+        if len(x):
+            y = torch.where(outside.reshape(-1, *(1,) * rank), initial.to(x.dtype), x.index_select(0, rows))
+        else:
+            y = x
+        return y if batch.cut is None else gone_on(batch, x, y)
 
     return run
 
@@ -151,10 +174,10 @@ def _softmax(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     return shifted / segment_sum(shifted, sequences).index_select(0, owner)
 
 
-declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=_to_batch, stepwise=False)
-declare("sequence_reduce_mean", same, _reduce(_mean), axes=_to_batch, stepwise=False)
-declare("sequence_reduce_max", same, _reduce(segment_max), axes=_to_batch, stepwise=False)
-declare("sequence_softmax", same, _reduce(_softmax), axes=_keeps, stepwise=False)
+declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_mean", same, _reduce(_mean), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_max", same, _reduce(segment_max), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_softmax", same, _reduce(_softmax), axes=_keeps, stepwise=False, whole=True)
 
 
 def _chosen_axes(site: Site) -> tuple[str, ...]:
@@ -193,7 +216,7 @@ def _where(node: Node) -> Run:
 
 
 declare("sequence_gather", same, _gather, axes=_chosen_axes, stepwise=False)
-declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False)
+declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False, whole=True)
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
@@ -238,4 +261,4 @@ def _slice(node: Node) -> Run:
     return run
 
 
-declare("sequence_slice", same, _slice, axes=_sliced_axes, stepwise=False)
+declare("sequence_slice", same, _slice, axes=_sliced_axes, stepwise=False, whole=True)

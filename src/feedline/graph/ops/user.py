@@ -1,4 +1,4 @@
-"""Operations that a user wrote: a forward and a backward function over packed rows."""
+"""What acts on more than its result: functions that a user wrote, over packed rows, and assignments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from feedline.graph.node import Node
+from feedline.graph.node import UNKNOWN, Node
 from feedline.graph.ops.align import dense
 from feedline.graph.packed import Batch, Run
 from feedline.graph.registry import Shape, Site, declare
+from feedline.graph.shapes import broadcast_shapes
 
 
 class _Call(torch.autograd.Function):
@@ -64,3 +65,25 @@ def _take(node: Node) -> Run:
 
 declare("user", _nothing, _user, axes=_no_axes, stepwise=False)
 declare("user_output", _output, _take, axes=_output_axes, stepwise=False)
+
+
+def _assigned(site: Site) -> Shape:
+    if site.inputs[0].weights is None or site.types[1].axes:
+        site.refuse("a parameter, and a value without dynamic axes")
+    shape = site.shape(0)
+    site.settle(0, broadcast_shapes(site, [site.shape(1)]))
+    if broadcast_shapes(site, [site.inputs[0].shape, site.shape(1)]) != site.inputs[0].shape:
+        site.refuse("a value that broadcasts to the parameter")
+    return site.inputs[0].shape if UNKNOWN in shape else shape
+
+
+def _assign(node: Node) -> Run:
+    def run(batch: Batch, target: Any, value: Any) -> Any:
+        with torch.no_grad():
+            target.copy_(dense(value, node))
+        return target.detach()
+
+    return run
+
+
+declare("assign", _assigned, _assign, stepwise=False)

@@ -1,0 +1,38 @@
+"""`cntk.debugging`: what a function looks like, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.cntk._names import explain
+from feedline.cntk.logging.graph import depth_first_search
+
+__all__ = ["dump_function", "dump_signature"]
+
+
+def dump_signature(root: Any, tag: str | None = None) -> None:
+    """Print the arguments and outputs of a function, under its name, or ``tag``."""
+    arguments = ", ".join(_typed(v) for v in root.signature)
+    outputs = [_typed(v) for v in root.outputs]
+    result = outputs[0] if len(outputs) == 1 else f"Tuple[{', '.join(outputs)}]"
+    print(f"{root.name or tag or 'Function'}({arguments}) -> {result}")
+
+
+def dump_function(root: Any, tag: str | None = None) -> None:
+    """Print a function, and each operation and leaf below it, one a line."""
+    dump_signature(root, tag)
+    for item in depth_first_search(root, lambda node: True, depth=-1):
+        print(f"  {item!r}")
+
+
+def _typed(variable: Any) -> str:
+    shape = variable.node.type.shape
+    axes = "" if variable.node.type.axes is None else ["ParameterTensor", "Tensor", "Sequence"][len(variable.node.axes)]
+    kind = f"{'Sparse' if variable.is_sparse else ''}Tensor[{', '.join(map(str, shape)) if shape is not None else '?'}]"
+    if axes == "Sequence":
+        kind = f"Sequence[{kind}]"
+    return f"{variable.name}: {kind}" if variable.name else kind
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.debugging", name)

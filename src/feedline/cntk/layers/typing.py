@@ -1,0 +1,99 @@
+"""`cntk.layers.typing`: types of arguments, ``Tensor[13]``, ``Sequence[SparseTensor[9000]]``, and where they stand.
+
+A type is a `Record` of a shape, dynamic axes, sparsity and, if given, an element type: what `input_variable` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.cntk._names import explain
+from feedline.cntk._nodes import dims
+from feedline.cntk._tracing import parameters_of
+from feedline.cntk.axis import Axis
+from feedline.cntk.variables import Record
+
+__all__ = [
+    "ParameterTensor",
+    "Sequence",
+    "SequenceOver",
+    "Signature",
+    "SparseTensor",
+    "Tensor",
+    "tensor",
+]
+
+_TYPES = (float, np.float16, np.float32, np.float64)
+
+
+class _Tensors:
+    """``Tensor[13, 42]``, ``Tensor[np.float64, 13]``: one sample along some axes."""
+
+    def __init__(self, name: str, axes: list[Axis], sparse: bool = False) -> None:
+        self._name, self._axes, self._sparse = name, axes, sparse
+
+    def __getitem__(self, shape: Any) -> Record:
+        parts = shape if isinstance(shape, tuple) else (shape,)
+        more: dict[str, Any] = {}
+        if parts and any(parts[0] is kind for kind in _TYPES):
+            more["dtype"], parts = parts[0], parts[1:]
+        return Record(shape=dims(parts), is_sparse=self._sparse, dynamic_axes=list(self._axes), **more)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class _Sequences:
+    """``Sequence[Tensor[13]]``: samples along an axis of sequences."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+
+    def __getitem__(self, item: Any) -> Record:
+        kind = item if isinstance(item, Record) else Tensor[item]
+        if list(kind["dynamic_axes"]) != [Axis.default_batch_axis()]:
+            raise TypeError(f"expected a type of one sample for a sequence, got {dict(kind)}: sequences do not nest")
+        return kind.updated_with(dynamic_axes=[Axis.default_batch_axis(), self._axis])
+
+
+class _SequencesOver:
+    """``SequenceOver[axis][Tensor[13]]``: sequences along an axis of one's own."""
+
+    def __getitem__(self, axis: Axis) -> _Sequences:
+        return _Sequences(axis)
+
+
+Tensor = _Tensors("Tensor", [Axis.default_batch_axis()])
+SparseTensor = _Tensors("SparseTensor", [Axis.default_batch_axis()], sparse=True)
+ParameterTensor = _Tensors("ParameterTensor", [])
+Sequence = _Sequences(Axis.default_dynamic_axis())
+SequenceOver = _SequencesOver()
+tensor = Record(shape=None, is_sparse=False, dynamic_axes=[Axis.default_batch_axis()])  # of any shape
+
+
+def Signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that annotates the parameters of a Python function with types, for `Function`.
+
+    Raises:
+        TypeError: other parameters.
+        ValueError: annotations are there already.
+    """
+
+    def annotate(f: Callable[..., Any]) -> Callable[..., Any]:
+        if f.__annotations__:
+            raise ValueError(f"expected a function without annotations, got {f.__annotations__}")
+        names = parameters_of(f)
+        types = {**dict(zip(names, args, strict=False)), **kwargs}
+        if set(types) != set(names) or len(args) + len(kwargs) != len(names):
+            raise TypeError(f"expected a type for each of {', '.join(names)}, got {len(args) + len(kwargs)}")
+        f.__annotations__ = types
+        return f
+
+    return annotate
+
+
+def __getattr__(name: str) -> Any:
+    raise explain("cntk.layers.typing", name)

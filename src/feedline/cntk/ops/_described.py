@@ -1,0 +1,193 @@
+"""What functions are: their outputs, arguments and parameters, blocks, and how they are printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.cntk._running import Runs
+from feedline.cntk.variables import Variable, variable_of
+from feedline.graph import Node, apply, find_all, leaves
+from feedline.graph.traverse import renamed
+
+
+class Described(Runs):
+    """The half of `Function` that tells."""
+
+    _order: list[Node]
+    _members: dict[str, Any]
+
+    @property
+    def node(self) -> Node:
+        """Of the only output.
+
+        Raises:
+            ValueError: there are several.
+        """
+        if len(self._roots) != 1:
+            raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose from .outputs")
+        return self._roots[0]
+
+    @property
+    def output(self) -> Variable:
+        """The only output. Raises ValueError if there are several."""
+        return variable_of(self.node)
+
+    @property
+    def outputs(self) -> tuple[Variable, ...]:
+        """All outputs."""
+        return tuple(variable_of(root) for root in self._roots)
+
+    @property
+    def arguments(self) -> tuple[Variable, ...]:
+        """Inputs and placeholders: what it is applied to."""
+        found = leaves(self._roots, "input", "placeholder")
+        first = [node for node in self._order if node in found]
+        return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
+
+    @property
+    def signature(self) -> tuple[Variable, ...]:
+        """As `arguments`."""
+        return self.arguments
+
+    @property
+    def placeholders(self) -> tuple[Variable, ...]:
+        """Placeholders among its arguments."""
+        return tuple(v for v in self.arguments if v.is_placeholder)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """All parameters below it."""
+        return tuple(variable_of(node) for node in leaves(self._roots, "parameter"))
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """All constants below it."""
+        return tuple(variable_of(node) for node in leaves(self._roots, "constant"))
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """All leaves below it."""
+        kinds = ("input", "placeholder", "parameter", "constant")
+        return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the only output."""
+        return self.node.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the only output."""
+        return self.output.dtype
+
+    @property
+    def dynamic_axes(self) -> Any:
+        """Of the only output."""
+        return self.output.dynamic_axes
+
+    @property
+    def is_sparse(self) -> bool:
+        """Of the only output."""
+        return self.output.is_sparse
+
+    @property
+    def name(self) -> str:
+        """Of the first output."""
+        return self._roots[0].name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._roots[0] = (
+            apply("alias", [self._roots[0]], {}, name) if self._roots[0].is_leaf else renamed(self._roots[0], name)
+        )
+
+    @property
+    def uid(self) -> str:
+        """Unique in this process."""
+        return "+".join(root.uid for root in self._roots)
+
+    @property
+    def op_name(self) -> str:
+        """Operation, or kind of block, that gives the first output."""
+        root = self._roots[0]
+        return str(root.attributes.get("block", root.op))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Settings of the operation that gives the first output."""
+        return dict(self._roots[0].attributes)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the first output is that of a block."""
+        return "block" in self._roots[0].attributes
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether it is more than one operation."""
+        return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
+
+    @property
+    def is_primitive(self) -> bool:
+        """Whether it is one operation."""
+        return not self.is_composite and not self.is_block
+
+    @property
+    def root_function(self) -> Any:
+        """Itself: functions are not wrapped here."""
+        return self
+
+    @property
+    def owner(self) -> Any:
+        """Itself, so that functions may stand where variables do."""
+        return self
+
+    @property
+    def block_root(self) -> Any:
+        """What is inside the block.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not self.is_block:
+            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
+        from feedline.cntk.ops._function import Function
+
+        return Function.of([self._roots[0].inputs[0]])
+
+    @property
+    def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
+        """What the block is applied to; its inside sees the same variables.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not self.is_block:
+            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
+        return [(variable_of(n), variable_of(n)) for n in self._roots[0].inputs[1:]]
+
+    @property
+    def type(self) -> Any:
+        """Of the only output."""
+        return self.output.type
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "node":
+            raise AttributeError(name)
+        if name in self._members:
+            return self._members[name]
+        for output in self.outputs:
+            if output.name == name:
+                return output
+        found = find_all(self._roots, lambda n: n.name == name and n.weights is not None)
+        if len(found) == 1:
+            return variable_of(found[0])
+        if found:
+            raise AttributeError(f"{len(found)} parameters or constants are called {name!r}: choose from .parameters")
+        raise AttributeError(f"the function has no attribute, output, parameter or constant {name!r}")
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(repr(v) for v in self.arguments)
+        outputs = ", ".join(repr(v) for v in self.outputs)
+        kind = "Composite" if self.is_composite else ""
+        return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"

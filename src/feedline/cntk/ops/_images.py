@@ -1,0 +1,225 @@
+"""Convolution, pooling, normalisation and dropout."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from feedline.cntk._nodes import dims, node_of, nodes_of
+from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
+from feedline.cntk.ops._function import Function
+from feedline.cntk.ops._graphs import alias
+from feedline.cntk.ops._making import as_list, made, spatial
+from feedline.cntk.ops._reductions import reduce_mean
+from feedline.cntk.ops._shape import pad, slice
+from feedline.cntk.variables import Constant
+from feedline.errors import CompatError
+from feedline.graph import apply
+
+MAX_POOLING, AVG_POOLING = 0, 1
+PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING
+MAX_UNPOOLING = 0
+
+
+def convolution(
+    convolution_map: Any,
+    operand: Any,
+    strides: Any = (1,),
+    sharing: Any = (True,),
+    auto_padding: Any = (True,),
+    sequential: bool = False,
+    dilation: Any = (1,),
+    reduction_rank: int = 1,
+    groups: int = 1,
+    max_temp_mem_size_in_samples: int = 0,
+    name: str = "",
+) -> Function:
+    """Convolution of (channels, *sizes) by (filters, channels, *window).
+
+    Args:
+        convolution_map: the kernel.
+        operand: the data.
+        strides: one for all axes or one each; a first one for channels is taken off.
+        sharing: True: all else is refused.
+        auto_padding: whether each axis is padded so that windows are centred on all (strided) cells.
+        sequential: over a sequence: refused.
+        dilation: distance of a kernel's cells.
+        reduction_rank: 1, or 0 for data without channels.
+        groups: of channels that are convolved alone.
+        max_temp_mem_size_in_samples: not used.
+        name: its name.
+
+    Raises:
+        CompatError: ``sequential``, or no sharing.
+    """
+    if sequential or not all(as_list(sharing)):
+        raise CompatError("expected a shared kernel over static axes; splice shifted sequences for one over time")
+    kernel, data = nodes_of(convolution_map, operand)
+    rank = len(kernel.shape) - 1 - reduction_rank
+    if reduction_rank == 0:
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
+        data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
+    attributes = {
+        "strides": spatial(strides, rank),
+        "pad": spatial(auto_padding, rank),
+        "dilation": spatial(dilation, rank),
+        "groups": groups,
+    }
+    return Function.of([apply("convolution", [kernel, data], attributes, name)])
+
+
+def convolution_transpose(
+    convolution_map: Any,
+    operand: Any,
+    strides: Any = (1,),
+    sharing: Any = (True,),
+    auto_padding: Any = (True,),
+    output_shape: Any = None,
+    dilation: Any = (1,),
+    reduction_rank: int = 1,
+    max_temp_mem_size_in_samples: int = 0,
+    name: str = "",
+) -> Function:
+    """What the convolution with this kernel, (channels, filters, *window), takes gradients back by.
+
+    Raises:
+        CompatError: no sharing, dilation, or data without channels.
+    """
+    if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
+        raise CompatError("expected a shared kernel without dilation over data with channels")
+    kernel, data = nodes_of(convolution_map, operand)
+    rank = len(kernel.shape) - 2
+    wanted = None if output_shape is None else dims(output_shape)
+    attributes = {
+        "strides": spatial(strides, rank),
+        "pad": spatial(auto_padding, rank),
+        "shape": None if wanted is None else wanted[len(wanted) - rank :],
+    }
+    return Function.of([apply("convolution_transpose", [kernel, data], attributes, name)])
+
+
+def pooling(
+    operand: Any,
+    pooling_type: int,
+    pooling_window_shape: Any,
+    strides: Any = (1,),
+    auto_padding: Any = (False,),
+    ceil_out_dim: bool = False,
+    include_pad: bool = False,
+    name: str = "",
+) -> Function:
+    """Maximum or average of windows over the last axes.
+
+    Raises:
+        CompatError: ``ceil_out_dim`` or ``include_pad``.
+    """
+    if ceil_out_dim or include_pad:
+        raise CompatError("expected pooling without ceil_out_dim and include_pad: pad the operand before")
+    size = dims(pooling_window_shape)
+    op = {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"}[pooling_type]
+    attributes = {
+        "window": size,
+        "strides": spatial(strides, len(size)),
+        "pad": spatial(auto_padding, len(size)),
+    }
+    return made(op, [operand], attributes, name)
+
+
+def batch_normalization(
+    operand: Any,
+    scale: Any,
+    bias: Any,
+    running_mean: Any,
+    running_inv_std: Any,
+    spatial: bool,
+    normalization_time_constant: float = 5000,
+    blend_time_constant: float = 0,
+    epsilon: float = 0.00001,
+    use_cudnn_engine: bool = False,
+    disable_regularization: bool = False,
+    name: str = "",
+    running_count: Any = None,
+) -> Function:
+    """Normalise by the statistics of the minibatch in training, and by running ones else.
+
+    Args:
+        operand: along the batch.
+        scale, bias: parameters of the shape of a channel (``spatial``) or of a sample.
+        running_mean, running_inv_std: constants of that shape; the second holds the variance, whatever its name.
+        spatial: one statistic a channel, the first axis.
+        normalization_time_constant: samples after which 1/e of the old statistics is left; negative: average all.
+        blend_time_constant: weight in samples of the running statistics while training.
+        epsilon: added to the variance.
+        use_cudnn_engine, disable_regularization: not used.
+        name: its name.
+        running_count: a scalar constant: samples that have gone into the statistics.
+    """
+    attributes = {
+        "spatial": builtins.bool(spatial),
+        "normalization_time_constant": float(normalization_time_constant),
+        "blend_time_constant": float(blend_time_constant),
+        "epsilon": float(epsilon),
+    }
+    count = Constant(0, name="aggregate_count") if running_count is None else running_count
+    operands = [operand, scale, bias, running_mean, running_inv_std, count]
+    return made("batch_normalization", operands, attributes, name)
+
+
+def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "") -> Function:
+    """In training, elements become 0 with this probability, and the others are scaled up; ``seed`` is not used."""
+    if not 0 <= dropout_rate < 1:
+        raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
+    return made("dropout", [x], {"rate": float(dropout_rate)}, name)
+
+
+def unpooling(
+    operand: Any,
+    pooling_input: Any,
+    unpooling_type: int,
+    unpooling_window_shape: Any,
+    strides: Any = (1,),
+    auto_padding: Any = (False,),
+    name: str = "",
+) -> Function:
+    """What maximum pooling made of ``pooling_input``, put back where the maxima were; 0 elsewhere.
+
+    Raises:
+        ValueError: another type, or windows that overlap.
+    """
+    if unpooling_type != MAX_UNPOOLING:
+        raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
+    size = dims(unpooling_window_shape)
+    attributes = {
+        "window": size,
+        "strides": spatial(strides, len(size)),
+        "pad": spatial(auto_padding, len(size)),
+    }
+    return made("max_unpooling", [operand, pooling_input], attributes, name)
+
+
+def mean_variance_normalization(
+    operand: Any,
+    epsilon: float = 0.00001,
+    use_stats_across_channels: bool = False,
+    do_variance_scaling: bool = True,
+    name: str = "",
+) -> Function:
+    """Less its mean, and divided by its deviation plus ``epsilon``: of each channel of a sample, or of all of it."""
+    rank = len(node_of(operand).shape)
+    axes = list(range(0 if use_stats_across_channels else 1, rank))
+    if not axes:
+        raise ValueError("expected an operand (channels, *sizes), got a vector: pass use_stats_across_channels=True")
+    centred = minus(operand, reduce_mean(operand, axes))
+    if not do_variance_scaling:
+        return alias(centred, name)
+    return element_divide(centred, sqrt(reduce_mean(square(centred), axes)) + epsilon, name)
+
+
+def local_response_normalization(
+    operand: Any, depth_radius: int, bias: float, alpha: float, beta: float, name: str = ""
+) -> Function:
+    """``x / (bias + alpha * s) ** beta``, s the sum of squares over channels at most ``depth_radius`` away."""
+    channels, rank = node_of(operand).shape[0], len(node_of(operand).shape)
+    around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
+    total = plus(*(slice(around, 0, i, i + channels) for i in range(2 * depth_radius + 1))) if depth_radius else around
+    return element_divide(operand, pow(total * alpha + bias, beta), name)

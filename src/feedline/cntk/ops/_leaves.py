@@ -1,0 +1,52 @@
+"""Inputs, placeholders, parameters and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from feedline.cntk._nodes import axis_names, dims, dtype_name
+from feedline.cntk.axis import Axis
+from feedline.cntk.variables import Constant, Parameter, Variable, placeholder, variable_of
+from feedline.graph.node import input_node
+
+
+def input_variable(
+    shape: Any,
+    dtype: Any = np.float32,
+    needs_gradient: bool = False,
+    is_sparse: bool = False,
+    dynamic_axes: Any = None,
+    name: str = "",
+) -> Variable:
+    """A variable that is fed: one sample a sequence, unless ``dynamic_axes`` says otherwise."""
+    axes = [Axis.default_batch_axis()] if dynamic_axes is None else dynamic_axes
+    named = axis_names([axes] if isinstance(axes, Axis) else axes)
+    return variable_of(input_node(dims(shape), named, name, is_sparse, dtype_name(dtype)), needs_gradient)
+
+
+def output_variable(shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = "") -> Variable:
+    """What a `UserFunction` gives, for its ``infer_outputs``."""
+    return variable_of(
+        input_node(dims(shape), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient
+    )
+
+
+def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
+    """Former name of `placeholder`."""
+    return placeholder(shape, dynamic_axes, name)
+
+
+def parameter(shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Parameter:
+    """As `Parameter`; without ``init`` by glorot_uniform."""
+    if init is None:
+        from feedline.cntk.initializer import glorot_uniform
+
+        init = glorot_uniform()
+    return Parameter(shape, init, dtype, device, name)
+
+
+def constant(value: Any = None, shape: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Constant:
+    """As `Constant`."""
+    return Constant(value, shape, dtype, device, name)

@@ -1,0 +1,59 @@
+"""Reductions over static axes, and over the batch and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from feedline.cntk.axis import Axis
+from feedline.cntk.ops._function import Function
+from feedline.cntk.ops._making import axis_numbers, made, one_axis
+from feedline.errors import CompatError
+
+
+def _reduction(op: str, what: str) -> Callable[..., Function]:
+    def function(x: Any, axis: Any = None, name: str = "") -> Function:
+        return _reduce(op, x, axis, name)
+
+    name = {"reduce_log_sum_exp": "reduce_log_sum"}.get(op, op)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{what} over an axis, which stays 1 wide; None: over all of a sample, which leaves one number."
+    return function
+
+
+reduce_sum = _reduction("reduce_sum", "Sum")
+reduce_mean = _reduction("reduce_mean", "Mean")
+reduce_max = _reduction("reduce_max", "Maximum")
+reduce_min = _reduction("reduce_min", "Minimum")
+reduce_prod = _reduction("reduce_prod", "Product")
+reduce_log_sum_exp = _reduction("reduce_log_sum_exp", "Logarithm of the sum of exponentials")
+reduce_log_sum = _reduction("reduce_log_sum_exp", "Logarithm of the sum of exponentials")
+reduce_l1 = _reduction("reduce_l1", "Sum of absolute values")
+reduce_l2 = _reduction("reduce_l2", "Root of the sum of squares")
+reduce_sum_square = _reduction("reduce_sum_square", "Sum of squares")
+
+
+def argmax(x: Any, axis: Any = None, name: str = "") -> Function:
+    """Number of the largest element along an axis, or of a flattened sample."""
+    return made("argmax", [x], {"axis": one_axis(axis, None)}, name)
+
+
+def argmin(x: Any, axis: Any = None, name: str = "") -> Function:
+    """Number of the smallest element along an axis, or of a flattened sample."""
+    return made("argmin", [x], {"axis": one_axis(axis, None)}, name)
+
+
+def _reduce(op: str, x: Any, axis: Any, name: str) -> Function:
+    if isinstance(axis, Axis) and not axis.is_static_axis:
+        how = op.removeprefix("reduce_")
+        if how not in ("sum", "mean", "max", "min"):
+            raise CompatError(f"expected a static axis for {op}, got {axis!r}")
+        if axis == Axis.all_axes():
+            return made("reduce_everything", [x], {"how": how}, name)
+        if axis.is_batch_axis:
+            return made("reduce_batch", [x], {"how": how}, name)
+        if how == "min":
+            raise CompatError("expected a static axis for reduce_min: negate sequence.reduce_max of the negative")
+        return made(f"sequence_reduce_{how}", [x], None, name)
+    numbers_ = None if axis is None or axis == Axis.all_static_axes() else tuple(axis_numbers(axis))
+    return made(op, [x], {"axis": numbers_}, name)

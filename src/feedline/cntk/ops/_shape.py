@@ -1,0 +1,169 @@
+"""Products, and operations that rearrange a sample."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+from feedline.cntk._nodes import dims, node_of
+from feedline.cntk.ops._function import Function
+from feedline.cntk.ops._graphs import alias
+from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, leading, made
+from feedline.errors import CompatError
+from feedline.graph import apply
+
+TIMES_NO_INFERRED_INPUT_RANK = -1
+TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK = -2
+CONSTANT_PAD, REFLECT_PAD, SYMMETRIC_PAD = 0, 1, 2
+
+
+def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: int = -1, name: str = "") -> Function:
+    """Product: the last axes of left with the first of right, whose last ``output_rank`` axes stay.
+
+    Args:
+        left: dense, or sparse samples.
+        right: usually a parameter; one whose dimensions are unknown takes them from left.
+        output_rank: axes of right that the result keeps.
+        infer_input_rank_to_map: axes of left, from the first, that a parameter of unknown shape leaves alone; -1: as
+            many as its own number of axes says.
+        name: its name.
+    """
+    if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
+        raise CompatError("expected a product of samples: for one over sequences use sequence.reduce_sum of products")
+    map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
+    return made("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
+
+
+def times_transpose(left: Any, right: Any, name: str = "") -> Function:
+    """``left`` times the transpose of ``right``, a matrix or a vector."""
+    return made("times_transpose", [left, right], None, name)
+
+
+def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, name: str = "") -> Function:
+    """Another shape of as many elements, one of them -1 if wished, for the axes from ``begin_axis`` to ``end_axis``."""
+    begin, end = (None if a is None else axis_number(a) for a in (begin_axis, end_axis))
+    return made("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
+
+
+def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
+    """Without axes of width 1: all of them, or the given ones."""
+    shape = node_of(x).shape
+    gone = (
+        {a % len(shape) for a in axis_numbers(axes)} if axes is not None else {i for i, n in enumerate(shape) if n == 1}
+    )
+    if any(shape[i] != 1 for i in gone):
+        raise ValueError(f"expected axes of width 1, got {sorted(gone)} of the shape {shape}")
+    return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
+
+
+def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
+    """With one more axis of width 1, at ``axis`` of the result."""
+    shape = list(node_of(x).shape)
+    at = axis_number(axis)
+    shape.insert(at if at >= 0 else at + len(shape) + 1, 1)
+    return reshape(x, shape, name=name)
+
+
+def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
+    """A matrix: axes before ``axis`` (None: 0) by all others."""
+    shape = node_of(x).shape
+    at = 0 if axis is None else axis_number(axis)
+    at = at + len(shape) if at < 0 else at
+    return reshape(x, (math.prod(shape[:at]), math.prod(shape[at:])), name=name)
+
+
+def transpose(x: Any, perm: Any, name: str = "") -> Function:
+    """Axes in another order: axis i of the result is axis ``perm[i]``."""
+    order = [axis_number(a) for a in perm]
+    return made("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
+
+
+def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function:
+    """With two axes exchanged."""
+    order = list(range(len(node_of(x).shape)))
+    a, b = axis_number(axis1), axis_number(axis2)
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, order, name)
+
+
+def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = None, name: str = "") -> Function:
+    """Part of a sample along one axis or several; an ``end_index`` of 0 is the end."""
+    axes = axis_numbers(axis)
+    starts, ends = as_list(begin_index), as_list(end_index)
+    steps = [1] * len(axes) if strides is None else as_list(strides)
+    if not len(axes) == len(starts) == len(ends) == len(steps):
+        raise ValueError(f"expected as many begins, ends and strides as the {len(axes)} axes")
+    attributes = {"axis": tuple(axes), "begin": tuple(starts), "end": tuple(ends), "strides": tuple(steps)}
+    return made("slice", [x], attributes, name)
+
+
+def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
+    """Operands one after the other along an axis."""
+    operands = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else list(inputs)
+    if len(operands) == 1:
+        return alias(operands[0], name)
+    return made(
+        "splice", operands, {"axis": -len(known_rank(operands)) - 1 if leading(axis) else axis_number(axis)}, name
+    )
+
+
+def one_hot(x: Any, num_classes: int, sparse_output: bool = False, axis: Any = -1, name: str = "") -> Function:
+    """1 at the place that the operand says, along a new axis."""
+    attributes = {"classes": int(num_classes), "axis": axis_number(axis), "sparse": builtins.bool(sparse_output)}
+    return made("one_hot", [x], attributes, name)
+
+
+def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Function:
+    """Parts of ``reference`` along its first axis, or ``axis``, by number."""
+    number = None if axis is None else axis_number(axis)
+    return made("gather", [indices, reference], {"axis": number}, name)
+
+
+def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
+    """With cells before and after, ``pattern`` says how many for each axis."""
+    if mode == SYMMETRIC_PAD:
+        raise CompatError("expected CONSTANT_PAD or REFLECT_PAD, got SYMMETRIC_PAD, which torch has not")
+    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect"}[mode]
+    attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
+    return made("pad", [x], attributes, name)
+
+
+def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
+    """Channels as blocks of cells: (block * block * channels, height, width) to (channels, height, width) * block."""
+    channels, height, width = _image(operand)
+    b = int(block_size)
+    if channels % (b * b):
+        raise ValueError(f"expected a multiple of {b * b} channels, got {channels}")
+    blocks = reshape(operand, (b, b, channels // (b * b), height, width))
+    return reshape(transpose(blocks, (2, 3, 0, 4, 1)), (channels // (b * b), height * b, width * b), name=name)
+
+
+def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
+    """Blocks of cells as channels; the inverse of `depth_to_space`."""
+    channels, height, width = _image(operand)
+    b = int(block_size)
+    if height % b or width % b:
+        raise ValueError(f"expected a height and a width that {b} divides, got {height} and {width}")
+    blocks = reshape(operand, (channels, height // b, b, width // b, b))
+    return reshape(transpose(blocks, (2, 4, 0, 1, 3)), (channels * b * b, height // b, width // b), name=name)
+
+
+def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: int, name: str = "") -> Function:
+    """The last two axes, from the offsets on, cut to the size of another operand's."""
+    height, width = node_of(node_referent).shape[-2:]
+    return slice(node_input, [-2, -1], [offset_y, offset_x], [offset_y + height, offset_x + width], name=name)
+
+
+def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:
+    """The k largest elements along an axis, largest first, and their numbers: two outputs."""
+    node, number = node_of(x), axis_number(axis)
+    parts = [apply("top_k", [node], {"k": int(k), "axis": number, "indices": part}, name) for part in (False, True)]
+    return Function.of(parts)
+
+
+def _image(operand: Any) -> tuple[int, ...]:
+    shape = node_of(operand).shape
+    if len(shape) != 3:
+        raise ValueError(f"expected an operand (channels, height, width), got {shape}")
+    return shape

@@ -1,0 +1,246 @@
+"""Smaller graphs with the same meaning: scopes that become one operation, equal scopes in sequence that are one.
+
+Both give a new `Graph`. Parameters, multiply-adds and memory of what is left out are kept in what stands for it, but
+for repeats, where they are those of one: the total is the graph's own. Linear in operations for each scope.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from feedline.graph.graph import Graph, Operation, Path, Source, total
+
+
+def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
+    """A graph in which scopes are single operations.
+
+    Args:
+        graph: to make smaller.
+        depth: how many scopes may stand around an operation; what is deeper becomes one. None: as many as there are.
+        expand: leave layers of the library open, too; else those that hold no other module become one.
+
+    Raises:
+        ValueError: a negative depth.
+    """
+    if depth is not None and depth < 0:
+        raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
+    outer = frozenset(o.scope[:n] for o in graph.operations for n in range(1, len(o.scope)))
+    groups: dict[Path, list[Operation]] = {}
+    for operation in graph.operations:
+        path = _border(graph, operation, depth, expand, outer)
+        if path is not None:
+            groups.setdefault(path, []).append(operation)
+    together = _merged(graph, groups)
+    if together is not None:
+        return together
+    # Some wait for each other: one after the other, as far as it goes.
+    for path, members in groups.items():
+        graph = _merged(graph, {path: [graph[o.key] for o in members]}) or graph
+    return graph
+
+
+def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool, outer: frozenset[Path]) -> Path | None:
+    """The outermost scope around an operation that is to become one; None: it is to stay as it is."""
+    for n in range(1, len(operation.scope) + 1):
+        path = operation.scope[:n]
+        if (depth is not None and n > depth) or (not expand and graph.scopes[path].builtin and path not in outer):
+            return path
+    return None
+
+
+def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph | None:
+    """Each group as one operation; None if they would wait for each other."""
+    group_of = {o.key: path for path, members in groups.items() for o in members}
+    keys = _free_keys(graph, groups, group_of)
+    taken: dict[Path, dict[Source, None]] = {path: {} for path in groups}
+    for operation in graph.operations:
+        for source in operation.inputs:
+            path = group_of.get(source.key)
+            if path is not None and group_of.get(operation.key) != path:
+                taken[path].setdefault(replace(source, feedback=False))
+    moved: dict[Source, Source] = {}
+    changes: dict[str, Operation | None] = dict.fromkeys(group_of)
+    for path, members in groups.items():
+        own = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
+        changes[members[-1].key] = Operation(
+            key=keys[path],
+            kind=graph.scopes[path].kind,
+            name=path[-1],
+            scope=path,
+            inputs=tuple(dict.fromkeys(own)),
+            outputs=tuple(graph[s.key].outputs[s.index] for s in taken[path]),
+            parameters=tuple(dict.fromkeys(name for o in members for name in o.parameters)),
+            multiply_adds=total([o.multiply_adds for o in members]),
+            activations=total([o.activations for o in members]),
+            detail=graph.scopes[path].detail,
+            whole=True,
+        )
+        for i, s in enumerate(taken[path]):
+            for feedback in (False, True):
+                moved[replace(s, feedback=feedback)] = Source(keys[path], i, feedback)
+    gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
+    return _rebuilt(graph, changes, moved, gone)
+
+
+def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path]) -> dict[Path, str]:
+    used = {o.key for o in graph.operations if o.key not in group_of}
+    keys = {}
+    for path in groups:
+        key = re.sub(r"[^\w.@-]", "_", ".".join(path))
+        while key in used:
+            key += "_"
+        used.add(key)
+        keys[path] = key
+    return keys
+
+
+def _rebuilt(
+    graph: Graph, changes: Mapping[str, Operation | None], moved: Mapping[Source, Source], gone: Collection[Path]
+) -> Graph | None:
+    """Other operations for some, none for others; other sources for some; without some scopes. None: a cycle."""
+    operations = []
+    for old in graph.operations:
+        operation = changes.get(old.key, old)
+        if operation is not None:
+            inputs = tuple(moved.get(source, source) for source in operation.inputs)
+            operations.append(replace(operation, inputs=inputs))
+    ordered = _sorted(operations)
+    scopes = {path: scope for path, scope in graph.scopes.items() if path not in gone}
+    return Graph(ordered, graph.parameters, scopes, graph.importer, graph.notes) if ordered else None
+
+
+def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Each behind what it takes, in the given order as far as that allows; empty if they wait for each other."""
+    place = {o.key: i for i, o in enumerate(operations)}
+    below = [{place[s.key] for s in o.inputs if not s.feedback} for o in operations]
+    above: list[list[int]] = [[] for _ in operations]
+    for i, sources in enumerate(below):
+        for j in sources:
+            above[j].append(i)
+    waiting = [len(sources) for sources in below]
+    ready = [i for i, n in enumerate(waiting) if n == 0]
+    order = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(operations[i])
+        for j in above[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heapq.heappush(ready, j)
+    return tuple(order) if len(order) == len(operations) else ()
+
+
+def folded(graph: Graph) -> Graph:
+    """A graph in which equal scopes in sequence, each fed by the one before, stand there once.
+
+    Scopes are equal if their operations, shapes, parameters' shapes and edges are; what they take from elsewhere must
+    be the same, too, and nobody else may take from any but the last.
+    """
+    done: set[Path] = set()
+    while True:
+        users, runs = _users(graph), []
+        for path, blocks in _families(graph).items():
+            if path not in done:
+                done.add(path)
+                runs = _runs(graph, blocks, users)
+                if runs:
+                    break
+        else:
+            return graph
+        for run in runs:
+            graph = _folded(graph, run)
+
+
+Block = tuple[Path, tuple[Operation, ...]]
+
+
+def _families(graph: Graph) -> dict[Path, list[Block]]:
+    """Scopes directly within each scope, with their operations, in the order of their first ones; outer ones first."""
+    inside: dict[Path, dict[Path, list[Operation]]] = {}
+    for operation in graph.operations:
+        for n in range(len(operation.scope)):
+            family = inside.setdefault(operation.scope[:n], {})
+            family.setdefault(operation.scope[: n + 1], []).append(operation)
+    ordered = sorted(inside, key=len)
+    return {path: [(p, tuple(o)) for p, o in inside[path].items()] for path in ordered}
+
+
+def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]]) -> list[list[Block]]:
+    """Longest runs of at least two blocks of which each follows from the one before."""
+    runs: list[list[Block]] = []
+    current = [blocks[0]]
+    for block in blocks[1:]:
+        if _follows(graph, current, block, users):
+            current.append(block)
+        else:
+            runs.append(current)
+            current = [block]
+    runs.append(current)
+    return [run for run in runs if len(run) > 1]
+
+
+def _users(graph: Graph) -> dict[str, set[str]]:
+    users: dict[str, set[str]] = {}
+    for operation in graph.operations:
+        for source in operation.inputs:
+            users.setdefault(source.key, set()).add(operation.key)
+    return users
+
+
+def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[str, set[str]]) -> bool:
+    (path, before), (own, after) = run[-1], block
+    if graph.scopes[path] != graph.scopes[own] or len(before) != len(after):
+        return False
+    twin = {a.key: b.key for a, b in zip(before, after, strict=True)}
+    fed = False
+    for a, b in zip(before, after, strict=True):
+        if _like(graph, a, path) != _like(graph, b, own) or len(a.inputs) != len(b.inputs):
+            return False
+        for s, t in zip(a.inputs, b.inputs, strict=True):
+            if s.key in twin or t.key in twin.values():
+                if twin.get(s.key) != t.key or (s.index, s.feedback) != (t.index, t.feedback):
+                    return False
+            elif t.key in twin:
+                if len(run) > 1 and not _same_place(run, s, t):
+                    return False
+                fed = True
+            elif s != t:
+                return False
+    allowed = set(twin) | set(twin.values())
+    return fed and all(users.get(a.key, set()) <= allowed for a in before)
+
+
+def _same_place(run: Sequence[Block], s: Source, t: Source) -> bool:
+    """Whether a block takes from the one before what that took from the one before it."""
+    earlier = [o.key for o in run[-2][1]]
+    here = [o.key for o in run[-1][1]]
+    return s.key in earlier and earlier.index(s.key) == here.index(t.key) and s.index == t.index
+
+
+def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
+    """What equal operations have in common."""
+    parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
+    inside = tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
+    costs = (operation.multiply_adds, operation.activations, operation.detail)
+    return (operation.kind, operation.outputs, inside, parameters, costs)
+
+
+def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
+    """The first block of a run for all of them."""
+    (path, first), (last_path, last) = run[0], run[-1]
+    moved = {
+        Source(o.key, i, feedback): Source(f.key, i, feedback)
+        for f, o in zip(first, last, strict=True)
+        for i in range(len(o.outputs))
+        for feedback in (False, True)
+    }
+    changes = {o.key: None for _, block in run[1:] for o in block}
+    others = {p for p in graph.scopes for q, _ in run[1:] if p[: len(q)] == q}
+    smaller = _rebuilt(graph, changes, moved, others)
+    assert smaller is not None, "a chain without its middle"
+    tied = [o.parameters for o in first] == [o.parameters for o in last]
+    scope = replace(smaller.scopes[path], repeats=len(run), last=last_path[-1], tied=tied)
+    return replace(smaller, scopes={**smaller.scopes, path: scope})

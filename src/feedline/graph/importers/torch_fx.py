@@ -1,0 +1,184 @@
+"""`torch.export` and `torch.fx` as importers: both give a graph of torch's own nodes, which is walked here once."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.utils import _pytree as pytree
+
+from feedline.graph.graph import Graph, Operation, Path, Source, TensorType
+from feedline.graph.importers.torch_parts import Held, Scopes, operation, reachable, type_of
+
+NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...] = ()) -> Graph:
+    """The graph that `torch.export` sees; raises whatever it raises."""
+    args, kwargs = given
+    program = torch.export.export(model, args, kwargs, strict=False)
+    walk = _Walk(model, shaped=True)
+    for spec in program.graph_signature.input_specs:
+        if spec.target is not None:
+            name = walk.held.first.get(spec.target)
+            walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
+    walk.all(program.graph, _leaf_names(program.call_spec.out_spec))
+    return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.export", notes)
+
+
+def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, ...] = ()) -> Graph:
+    """The graph that `torch.fx` sees, with shapes if there are inputs; raises whatever it raises."""
+    traced = torch.fx.symbolic_trace(model)
+    if given is not None:
+        args, kwargs = given
+        names = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
+        unknown = set(kwargs) - set(names)
+        if unknown:
+            raise TypeError(f"expected arguments {', '.join(names)}, got {', '.join(sorted(unknown))}")
+        with torch.no_grad():
+            ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
+    walk = _Walk(model, shaped=given is not None)
+    walk.all(traced.graph)
+    return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.fx", notes)
+
+
+def _leaf_names(tree: Any) -> list[str]:
+    """How the outputs are called by who takes the results apart: ``["logits"]``."""
+    leaves = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(tree.num_leaves)), tree))[0]
+    return [pytree.keystr(path) for path, _ in leaves]
+
+
+class _Walk:
+    """Operations from the nodes of torch's graphs."""
+
+    def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
+        self.held, self.scopes = Held(model), Scopes(model)
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.shaped = shaped
+        self._numbers: set[Any] = set()
+        self.held_by: dict[str, str] = {}  # nodes that stand for a parameter, and its name
+        self.operations: list[Operation] = []
+        self._sources: dict[Any, Source] = {}
+        self._types: dict[Source | str, TensorType] = {}
+
+    def all(self, graph: Any, output_names: Any = ()) -> None:
+        """Walk all nodes; ``output_names`` are those of the leaves of the result."""
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._attribute(node)
+            elif node.op == "output":
+                self._output(node, output_names)
+            elif node.target is operator.getitem and self._takes_apart(node):
+                continue
+            else:
+                self._call(node)
+
+    def _placeholder(self, node: Any) -> None:
+        if node.name in self.held_by:
+            self._types[self.held_by[node.name]] = self.held.table[self.held_by[node.name]].type
+        elif isinstance(_value(node), torch.Tensor) or _value(node) is None:
+            self._add(Operation(node.name, "input", str(node.target), "input", outputs=(_type(node),)), node)
+
+    def _attribute(self, node: Any) -> None:
+        name = self.held.first.get(str(node.target))
+        if name is None:
+            # A tensor that the code made: fx keeps it in the traced module.
+            name = self.held.constant(operator.attrgetter(node.target)(node.graph.owning_module), str(node.target))
+        self.held_by[node.name] = name
+        self._types[name] = self.held.table[name].type
+
+    def _takes_apart(self, node: Any) -> bool:
+        """Whether it is one of the outputs of an operation that has several."""
+        whole, index = node.args
+        source = self._sources.get(whole)
+        if source is None or not isinstance(index, int) or not isinstance(_value(whole), (tuple, list)):
+            return False
+        self._sources[node] = Source(source.key, index % max(1, len(_value(whole))))
+        return True
+
+    def _call(self, node: Any) -> None:
+        if self._gives_numbers(node):
+            self._numbers.add(node)
+            return
+        given: list[Source | str] = []
+        for child in _children(node):
+            if child.name in self.held_by:
+                given.append(self.held_by[child.name])
+            elif child in self._sources:
+                given.append(self._sources[child])
+        kind, detail = _kind(node), ""
+        is_layer = node.op == "call_module"
+        if is_layer:
+            module = self.modules[node.target]
+            kind, detail = type(module).__name__, module.extra_repr()
+            own = [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
+            self._types.update({name: self.held.table[name].type for name in own})
+            given += own
+        value = _value(node)
+        outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
+        equation = next((a for a in node.args if isinstance(a, str)), "")
+        self._add(
+            operation(node.name, kind, self._path(node), given, self._types, outputs, detail, equation, is_layer), node
+        )
+
+    def _gives_numbers(self, node: Any) -> bool:
+        """Whether the result is a size or a number: no tensor, and so no edge."""
+        if self.shaped:
+            found, _ = pytree.tree_flatten(_value(node))
+            return not any(isinstance(leaf, torch.Tensor) for leaf in found)
+        below = _children(node)
+        return _kind(node) in NUMBERS or (bool(below) and self._numbers.issuperset(below))
+
+    def _output(self, node: Any, names: Any) -> None:
+        leaves, tree = pytree.tree_flatten(node.args[0])
+        names = names if len(names) == len(leaves) else _leaf_names(tree)
+        for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
+            if isinstance(leaf, torch.fx.Node) and leaf in self._sources:
+                sources = (self._sources[leaf],)
+                self.operations.append(Operation(f"output.{i}", "output", name, "output", inputs=sources))
+            elif isinstance(leaf, torch.fx.Node) and leaf.name in self.held_by:
+                own = (self.held_by[leaf.name],)
+                self.operations.append(Operation(f"output.{i}", "output", name, "output", parameters=own))
+
+    def _add(self, op: Operation, node: Any) -> None:
+        self.operations.append(op)
+        self._sources[node] = Source(op.key)
+        self._types.update({Source(op.key, i): type_ for i, type_ in enumerate(op.outputs)})
+
+    def _path(self, node: Any) -> Path:
+        calls = [str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {})]
+        return self.scopes.path(calls)
+
+
+def _children(node: Any) -> list[Any]:
+    """Nodes among the arguments, in their order, with repetitions."""
+    leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+
+
+def _value(node: Any) -> Any:
+    """What torch knows of the node's result: a fake tensor, a tuple of these; None: nothing."""
+    if "val" in node.meta:
+        return node.meta["val"]
+    return pytree.tree_map(_like, node.meta.get("tensor_meta"), is_leaf=lambda m: hasattr(m, "dtype"))
+
+
+def _like(meta: Any) -> Any:
+    return torch.empty(meta.shape, dtype=meta.dtype, device="meta") if hasattr(meta, "dtype") else meta
+
+
+def _type(node: Any) -> TensorType:
+    return type_of(_value(node))
+
+
+def _kind(node: Any) -> str:
+    target = node.target
+    if isinstance(target, str):
+        return target.rpartition(".")[2]
+    name = getattr(target, "_opname", None) or getattr(target, "__name__", str(target))
+    return str(name)

@@ -1,0 +1,265 @@
+"""Networks as pictures: `plot_network` writes a graph as DOT, the language of Graphviz.
+
+A box is an operation or a layer, an arrow a tensor with its shape; frames are modules. Families of operations differ in
+colour and form and are named in a legend: the colours are after Okabe and Ito's, which people tell apart who see few
+of them, and what stands outside the boxes is a grey that can be read on white and on black. Time is dot's; writing DOT
+is linear.
+"""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from feedline.graph.folding import collapsed, folded
+from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called
+from feedline.graph.importers import graph_of
+from feedline.graph.kinds import family
+
+
+class Style(NamedTuple):
+    """How a family looks: Graphviz' shape, fill, the form in words, and Graphviz' style."""
+
+    shape: str
+    fill: str
+    words: str
+    style: str = "filled"
+
+
+GREY = "#767676"  # 4.5:1 on white as on black
+INK = "#000000"
+# Form and fill of each family: Okabe and Ito's colours, lightened so that black text on them is 7:1 or better.
+STYLES = {
+    "input": Style("oval", "#ffffff", "oval"),
+    "parameter": Style("cylinder", "#dddddd", "cylinder"),
+    "attention": Style("octagon", "#d9a3c2", "octagon"),
+    "recurrent": Style("component", "#e69f00", "box with tabs"),
+    "normalisation": Style("box", "#f0e442", "round corners", "rounded,filled"),
+    "convolution": Style("box3d", "#f0a06a", "block"),
+    "pooling": Style("invtrapezium", "#9fd3f0", "funnel"),
+    "activation": Style("hexagon", "#7fd0b4", "hexagon"),
+    "loss": Style("doubleoctagon", "#f6c3a0", "double octagon"),
+    "product": Style("box", "#8cbce0", "box"),
+    "shape": Style("parallelogram", "#eeeeee", "slanted"),
+    "other": Style("note", "#ffffff", "folded corner"),
+}
+WORDS = 70  # characters in a line of a note
+# Operations; above that dot is told to be content sooner, and shapes stand at the heads of edges, where they need no
+# place of their own: each would be one more node to it.
+MANY = 300
+
+
+def plot_network(
+    model: Any,
+    inputs: Any = None,
+    *,
+    title: str = "network",
+    save_format: str = "svg",
+    depth: int | None = None,
+    expand: bool = False,
+    fold: bool = True,
+    hide_weights: bool = True,
+    node_attrs: Mapping[str, str] | None = None,
+    legend: bool = True,
+    direction: str = "TB",
+) -> Any:
+    """A network as a picture.
+
+    Args:
+        model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, or a
+            `feedline.graph.Graph`.
+        inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
+            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols shapes by name.
+        title: of the picture, and of the file that `render` writes.
+        save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
+        depth: how many modules may stand around an operation; deeper ones become a box. None: all.
+        expand: show the operations inside the library's own layers, too.
+        fold: draw equal modules in sequence once, with their number.
+        hide_weights: write numbers of parameters only; else draw each parameter.
+        node_attrs: Graphviz attributes of all operations, over those of their family.
+        legend: explain the forms and colours that occur.
+        direction: in which data flows: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
+
+    Returns:
+        a `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, for which
+        the program ``dot`` is needed.
+
+    Raises:
+        ModuleNotFoundError: the package graphviz is not there (``pip install 'feedline[viz]'``).
+        TypeError: the model is none of those.
+        ValueError: the inputs do not fit, or an argument is none of those above.
+    """
+    if direction not in ("TB", "LR", "BT", "RL"):
+        raise ValueError(f"expected direction 'TB', 'LR', 'BT' or 'RL', got {direction!r}")
+    digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
+    graph = graph_of(model, inputs)
+    drawn = collapsed(graph, depth, expand)
+    drawn = folded(drawn) if fold else drawn
+    picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
+    drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
+    drawing.settings(_caption(title, graph), direction)
+    drawing.scope(())
+    drawing.edges()
+    if legend:
+        drawing.legend()
+    return picture
+
+
+def number(n: int | None, unit: str = "") -> str:
+    """A count for people, thousands apart; ``?`` if it is not known."""
+    return "?" if n is None else f"{n:,}{unit}"
+
+
+def _caption(title: str, graph: Graph) -> str:
+    by = f", read by {graph.importer}" if graph.importer else ""
+    lines = [title, f"{number(graph.num_parameters())} parameters{by}"]
+    return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
+
+
+class _Drawing:
+    """Writes one graph into one picture."""
+
+    def __init__(
+        self, graph: Graph, picture: Any, quoted: Any, node_attrs: Mapping[str, str], hide_weights: bool
+    ) -> None:
+        self.graph, self.picture, self.quoted = graph, picture, quoted
+        self.node_attrs, self.hide_weights = node_attrs, hide_weights
+        self._many = len(graph.operations) > MANY
+        self._families: dict[str, None] = {}
+        self._users = Counter(name for operation in graph.operations for name in operation.parameters)
+        named: list[Path | str] = [*graph.scopes, *graph.parameters]
+        self._number = {name: i for i, name in enumerate(named)}
+        self._inside: dict[Path, list[Operation]] = {}
+        self._scopes: dict[Path, dict[Path, None]] = {}
+        for operation in graph.operations:
+            around = operation.scope[:-1] if operation.whole else operation.scope
+            self._inside.setdefault(around, []).append(operation)
+            for n in range(len(around)):
+                self._scopes.setdefault(around[:n], {})[around[: n + 1]] = None
+
+    def settings(self, caption: str, direction: str) -> None:
+        """Attributes of the picture."""
+        fonts = {"fontname": "Helvetica,Arial,sans-serif"}
+        many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
+        self.picture.attr(
+            "graph",
+            label=self.quoted(caption),
+            labelloc="t",
+            rankdir=direction,
+            bgcolor="transparent",
+            fontcolor=GREY,
+            color=GREY,
+            ranksep="0.3",
+            nodesep="0.3",
+            **fonts,
+            **(many if self._many else {}),
+        )
+        self.picture.attr("node", style="filled", color=GREY, fontcolor=INK, fontsize="11", margin="0.12,0.06", **fonts)
+        self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
+
+    def scope(self, path: Path, into: Any = None) -> None:
+        """What is directly in a scope, and a frame for each scope in it."""
+        into = into or self.picture
+        for operation in self._inside.get(path, ()):
+            self.operation(operation, into)
+        for inner in self._scopes.get(path, ()):
+            frame = type(self.picture)(name=f"cluster_{self._number[inner]}")
+            label = self.quoted(_frame_label(inner, self.graph.scopes[inner]))
+            frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
+            frame.attr("graph", labeljust="l")
+            self.scope(inner, frame)
+            into.subgraph(frame)
+
+    def operation(self, operation: Operation, into: Any) -> None:
+        """A box, and cylinders for its parameters if weights are shown."""
+        kin = family(operation.kind)
+        self._families.setdefault(kin)
+        into.node(
+            operation.key,
+            label=self.quoted(self._label(operation)),
+            tooltip=self.quoted(self._tooltip(operation)),
+            **{**_style(kin), **self.node_attrs},
+        )
+        if self.hide_weights:
+            return
+        for name in operation.parameters:
+            self._families.setdefault("parameter")
+            # A parameter that several use is one node, in the picture and outside all frames.
+            shared = self._users[name] > 1
+            parameter = self.graph.parameters[name]
+            label = self.quoted(f"{name}\n{parameter.type}{_remark(parameter)}")
+            key = f"parameter {self._number[name]}"
+            (self.picture if shared else into).node(key, label=label, **_style("parameter"))
+            self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
+
+    def _label(self, operation: Operation) -> str:
+        own = [self.graph.parameters[name].count for name in operation.parameters]
+        known = [n for n in own if n is not None]
+        count = sum(known) if len(known) == len(own) else None
+        lines = [operation.kind]
+        if operation.whole:
+            scope = self.graph.scopes[operation.scope]
+            lines = [f"{scope.kind}{_times(scope)}", _names(operation.scope, scope)]
+        elif operation.name:
+            lines.append(operation.name)
+        if operation.role == "input":
+            lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
+        if count != 0:
+            lines.append(f"{number(count)} parameters")
+        return "\n".join(lines)
+
+    def _tooltip(self, operation: Operation) -> str:
+        lines = [".".join(operation.scope) or operation.key, operation.detail]
+        lines += [f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters]
+        if operation.multiply_adds:
+            lines.append(f"{number(operation.multiply_adds)} multiply-adds")
+        return "\n".join(line for line in lines if line)
+
+    def edges(self) -> None:
+        """An arrow for every edge, with the shape."""
+        for edge in self.graph.edges():
+            label = "" if edge.type.shape is None else str(edge.type)
+            extra = {"style": "dashed", "constraint": "false"} if edge.feedback else {}
+            extra["headlabel" if self._many else "label"] = self.quoted(f" {label} ")
+            self.picture.edge(edge.tail, edge.head, **extra)
+
+    def legend(self) -> None:
+        """A table of the families that occur."""
+        rows = "".join(
+            f'<tr><td border="1" color="{GREY}" bgcolor="{STYLES[kin].fill}" width="18"></td>'
+            f'<td align="left"><font color="{GREY}">{kin}: {STYLES[kin].words}</font></td></tr>'
+            for kin in STYLES
+            if kin in self._families
+        )
+        table = f'<<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{rows}</table>>'
+        self.picture.node("legend of families", label=table, shape="plain", style="", fontsize="9", tooltip="legend")
+
+
+def _style(kin: str) -> dict[str, str]:
+    style = STYLES[kin]
+    return {"shape": style.shape, "fillcolor": style.fill, "style": style.style}
+
+
+def _remark(parameter: Parameter) -> str:
+    return "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
+
+
+def _times(scope: Scope) -> str:
+    if scope.repeats == 1:
+        return ""
+    return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
+
+
+def _names(path: Path, scope: Scope) -> str:
+    """How the module is called in its parent, with the number of the call if it is not the first."""
+    around = path[-2].partition("@")[2] if len(path) > 1 else ""
+    name = called(path[-1].removesuffix(f"@{around}") if around else path[-1])
+    return f"{name} … {called(scope.last)}" if scope.repeats > 1 else name
+
+
+def _frame_label(path: Path, scope: Scope) -> str:
+    name = _names(path, scope)
+    return f"{scope.kind}{_times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{_times(scope)}"

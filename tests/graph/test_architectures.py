@@ -1,0 +1,247 @@
+"""Laws of graphs, pictures and tables, on all architectures: nothing is counted twice, left out or misread."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from feedline.graph.folding import collapsed, folded
+from feedline.graph.graph import size
+from feedline.graph.importers import graph_of
+from feedline.graph.importers.torch_fx import from_fx
+from feedline.graph.importers.torch_parts import arguments
+from feedline.graph.importers.torch_run import from_run
+from feedline.graph.plot import plot_network
+from feedline.graph.summary import summary
+from tests.graph.architectures import cases
+from tests.graph.dot import parsed
+
+CASES = cases()
+GRAPHS = {}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def graph(request, case):
+    name = request.node.callspec.params["case"]
+    if name not in GRAPHS:
+        GRAPHS[name] = graph_of(case.model, case.inputs)
+    return GRAPHS[name]
+
+
+def seen_by_hooks(model, inputs):
+    """Shapes of what every call of a layer gave, by path."""
+    args, kwargs = arguments(model, inputs)
+    calls, seen, hooks = {}, {}, []
+
+    def note(name):
+        def hook(module, _, result):
+            n = calls[name] = calls.get(name, -1) + 1
+            first = result[0] if isinstance(result, tuple) else result
+            if isinstance(first, torch.Tensor):
+                seen[f"{name}@{n}" if n else name] = tuple(first.shape)
+
+        return hook
+
+    for name, module in model.named_modules():
+        if name:
+            hooks.append(module.register_forward_hook(note(name)))
+    try:
+        model(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def called(scope):
+    """The qualified name of a scope's module and the number of the call."""
+    number = scope[-1].partition("@")[2]
+    name = ".".join(part.partition("@")[0] for part in scope)
+    return f"{name}@{number}" if number else name
+
+
+def test_importer_is_the_best_that_can(case, graph):
+    assert graph.importer == case.importer, graph.notes
+    assert bool(graph.notes) == (case.importer != "torch.export")
+
+
+def test_parameters_are_those_of_the_module(case, graph):
+    own = list(case.model.parameters())
+    assert graph.num_parameters() == sum(p.numel() for p in own)
+    assert graph.num_parameters(trains=True) == sum(p.numel() for p in own if p.requires_grad)
+
+
+def test_multiply_adds_are_those_of_the_formulas(case, graph):
+    assert sum(o.multiply_adds for o in graph.operations) == case.multiply_adds
+
+
+def test_edges_have_the_shapes_that_hooks_see(case, graph):
+    seen = seen_by_hooks(case.model, case.inputs)
+    layers = collapsed(graph)
+    edges = [(layers[e.tail], e) for e in layers.edges() if layers[e.tail].whole and e.index == 0]
+    wrong = {o.key: (e.type.shape, seen[called(o.scope)]) for o, e in edges if e.type.shape != seen[called(o.scope)]}
+    assert not wrong
+
+
+def test_a_run_sees_what_the_exporter_sees(case, graph):
+    args, kwargs = arguments(case.model, case.inputs)
+    run = from_run(case.model, args, kwargs, ())
+    assert sum(o.multiply_adds for o in run.operations) == case.multiply_adds
+    assert run.num_parameters() == graph.num_parameters()
+    assert results(run) == results(graph)
+
+
+def results(graph):
+    """Names and types of the outputs."""
+    found = [o for o in graph.operations if o.role == "output"]
+    return [(o.name, graph[o.inputs[0].key].outputs[o.inputs[0].index]) for o in found]
+
+
+def test_fx_sees_the_same_where_it_can(case, graph):
+    try:
+        with torch.random.fork_rng():
+            fx = from_fx(case.model, arguments(case.model, case.inputs))
+    except Exception:
+        pytest.skip("torch.fx does not trace it")
+    costs = [o.multiply_adds for o in fx.operations]
+    assert None in costs or sum(costs) == case.multiply_adds
+    assert fx.num_parameters() == graph.num_parameters()
+
+
+def test_every_operation_leads_to_an_output(graph):
+    used = {source.key for o in graph.operations for source in o.inputs}
+    assert all(o.key in used or o.role != "operation" for o in graph.operations)
+
+
+class Ravel(torch.nn.Module):
+    def forward(self, x):
+        return x.ravel().exp()
+
+
+def test_a_run_sees_what_shares_memory():
+    run = from_run(Ravel(), (torch.ones(2, 3),), {}, ())
+    assert [o.activations for o in run.operations if o.role == "operation"] == [0, 24]
+
+
+class Parts(torch.nn.Module):
+    def forward(self, x):
+        narrow, wide = x.split([1, 3], 1)
+        return narrow.exp(), wide.log()
+
+
+@pytest.mark.parametrize(
+    "read", [graph_of, lambda m, x: from_fx(m, arguments(m, x)), lambda m, x: from_run(m, *arguments(m, x), ())]
+)
+def test_operations_take_the_output_that_they_take(read):
+    taken = {
+        head.kind: (e.index, e.type.shape) for g in [read(Parts(), (2, 4))] for e in g.edges() for head in [g[e.head]]
+    }
+    assert taken["exp"] == (0, (2, 1))
+    assert taken["log"] == (1, (2, 3))
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
+    for expand in (False, True):
+        drawn = collapsed(graph, None, expand)
+        drawn = folded(drawn) if fold else drawn
+        nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False).source)
+        assert sorted(nodes) == sorted(o.key for o in drawn.operations)
+        assert sorted((a, b) for a, b, _ in edges) == sorted((e.tail, e.head) for e in drawn.edges())
+        assert sorted(label.strip() for *_, label in edges) == sorted(str(e.type) for e in drawn.edges())
+
+
+def test_collapsing_loses_no_parameter_and_no_work(graph):
+    total = sum(o.multiply_adds for o in graph.operations)
+    memory = sum(o.activations for o in graph.operations)
+    used = {name for o in graph.operations for name in o.parameters}
+    for depth in (0, 1, 2, None):
+        small = collapsed(graph, depth)
+        assert sum(o.multiply_adds for o in small.operations) == total
+        assert sum(o.activations for o in small.operations) == memory
+        assert {name for o in small.operations for name in o.parameters} == used
+        if depth is not None:
+            assert all(len(o.scope) - o.whole <= depth for o in small.operations)
+
+
+def test_collapsing_keeps_what_goes_in_and_out(graph):
+    for small in (collapsed(graph, 0), collapsed(graph, 1), folded(graph), folded(collapsed(graph))):
+        for role in ("input", "output"):
+            kept = [[(o.key, o.name) for o in g.operations if o.role == role] for g in (small, graph)]
+            assert kept[0] == kept[1]
+
+
+def test_columns_of_the_table_add_up(case, graph):
+    for depth in (0, 1, None):
+        table = summary(graph, depth=depth)
+        assert sum(row.parameters for row in table.rows) == table.parameters
+        assert sum(row.multiply_adds for row in table.rows) == table.multiply_adds == case.multiply_adds
+        assert sum(row.activations for row in table.rows) == sum(o.activations for o in graph.operations)
+        assert f"{table.parameters:,}" in str(table)
+
+
+def test_activations_are_what_operations_allocate(graph):
+    for o in graph.operations:
+        assert o.activations in (0, sum(t.bytes for t in o.outputs))
+        assert all(t.bytes == size(t.shape) * {"float32": 4, "int64": 8}.get(t.dtype, 1) for t in o.outputs)
+
+
+def test_nothing_is_changed(case):
+    args, kwargs = arguments(case.model, case.inputs)
+    before = {name: tensor.clone() for name, tensor in case.model.state_dict().items()}
+    random = torch.get_rng_state()
+    graph_of(case.model, case.inputs)
+    assert torch.equal(torch.get_rng_state(), random)
+    after = case.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert all(type(p) is torch.nn.Parameter for p in case.model.parameters())
+    case.model(*args, **kwargs)
+    case.model.load_state_dict(before)
+
+
+class Untidy(torch.nn.Module):
+    """Leaves something behind at every run."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(2))
+        self.log, self.runs = [], 0
+
+    def forward(self, x):
+        self.steps += 1
+        self.last = x.detach()
+        self.log.append(x)
+        self.runs += 1
+        return torch.rand(2) + (x if x.sum() > 0 else -x)
+
+
+def test_what_a_run_leaves_behind_is_put_back():
+    model = Untidy()
+    steps, last, random = model.steps, model.last, torch.get_rng_state()
+    assert graph_of(model, torch.ones(2)).importer == "a run"
+    assert model.steps is steps
+    assert model.last is last
+    assert (steps.item(), last.tolist(), model.log, model.runs) == (0, [0, 0], [], 0)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not model._forward_hooks
+    graph_of(model)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_without_inputs_there_is_a_picture(case):
+    graph = graph_of(case.model)
+    assert graph.importer in ("torch.fx", "the module tree")
+    assert graph.num_parameters() == sum(p.numel() for p in case.model.parameters())
+    assert str(summary(graph))
+    assert plot_network(graph).source
+
+
+def test_there_are_twenty_architectures():
+    assert len(CASES) >= 20

@@ -1,0 +1,224 @@
+"""Pictures: what is in them, whatever the names are; who cannot tell colours; a missing program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from xml.etree import ElementTree
+
+import graphviz
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import feedline as fl
+from feedline.graph.graph import Graph, Operation, Parameter, Scope, Source, TensorType
+from feedline.graph.kinds import FAMILIES, family
+from feedline.graph.plot import GREY, INK, MANY, STYLES
+from tests.graph.dot import parsed
+
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+WIDE = TensorType((2, 3))
+SHARED = nn.Linear(3, 3)
+TWICE = nn.Sequential(SHARED, SHARED)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    low, high = sorted([luminance(a), luminance(b)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_can_be_read():
+    assert all(contrast(style.fill, INK) >= 7 for style in STYLES.values())
+    assert contrast(GREY, "#ffffff") >= 4.5
+    assert contrast(GREY, "#000000") >= 4.5
+
+
+def test_families_differ_in_form_too():
+    forms = [(style.shape, style.style) for style in STYLES.values()]
+    assert len(set(forms)) == len(forms) == len({style.words for style in STYLES.values()})
+    assert set(STYLES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("conv2d Conv2d Convolution convolution conv_transpose2d Deconvolution", "convolution"),
+        ("linear Linear FullyConnected times bmm Embedding einsum", "product"),
+        ("lstm LSTM LSTMCell gru_cell RNN state", "recurrent"),
+        ("relu relu_ ReLU LeakyReLU gelu sigmoid Activation log_softmax SiLU", "activation"),
+        ("batch_norm BatchNorm2d LayerNorm dropout Dropout batch_normalization", "normalisation"),
+        ("max_pool2d MaxPool2d Pooling AdaptiveAvgPool2d average_pooling", "pooling"),
+        ("MultiheadAttention scaled_dot_product_attention TransformerEncoderLayer", "attention"),
+        ("SoftmaxOutput LinearRegressionOutput cross_entropy_with_softmax CrossEntropyLoss squared_error", "loss"),
+        ("view Reshape Flatten cat Concat splice SliceChannel transpose permute", "shape"),
+        ("input placeholder output", "input"),
+        ("add elemwise_mul sum Block", "other"),
+    ],
+)
+def test_kinds_of_all_libraries_find_their_family(kinds, expected):
+    assert {kind: family(kind) for kind in kinds.split()} == dict.fromkeys(kinds.split(), expected)
+
+
+@needs_dot
+@settings(max_examples=30)
+@given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12))
+def test_any_name_is_shown_as_it_is(name):
+    graph = Graph(
+        (
+            Operation("x", "input", name, "input", outputs=(WIDE,)),
+            Operation("y", name, name, scope=("s",), inputs=(Source("x"),), outputs=(WIDE,), parameters=("w",)),
+        ),
+        {"w": Parameter("w", WIDE)},
+        {("s",): Scope(name)},
+    )
+    picture = fl.plot_network(graph, title=name, hide_weights=False)
+    shown = {
+        text.text for text in ElementTree.fromstring(picture.pipe(format="svg")).iter() if text.tag.endswith("}text")
+    }
+    words = {" ".join((text or "").split()) for text in shown}
+    wanted = " ".join(name.split())
+    assert wanted in words
+    assert f"s: {wanted}".strip() in {word.strip() for word in words} or wanted == ""
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a\\nb", "\\N", "<b>x</b>", "<", "a:b:c", "&amp;", "]; x -> y;", "{a|b}", "—é漢"]
+)
+def test_names_that_mean_something_in_dot(name):
+    graph = Graph((Operation("x", "relu", name, outputs=(WIDE,)),))
+    nodes, edges = parsed(fl.plot_network(graph, title=name, legend=False).source)
+    assert set(nodes) == {"x"}
+    assert not edges
+    svg = fl.plot_network(graph, legend=False).pipe(format="svg", encoding="utf-8")
+    assert name in [element.text for element in ElementTree.fromstring(svg).iter()]
+
+
+def test_weights_are_shown_once():
+    nodes, edges = parsed(fl.plot_network(TWICE, (2, 3), hide_weights=False, legend=False, fold=False).source)
+    assert [n for n in nodes if n.startswith("parameter")] == ["parameter 2", "parameter 3"]  # behind two scopes
+    assert sum(tail.startswith("parameter") for tail, *_ in edges) == 4
+    hidden, _ = parsed(fl.plot_network(TWICE, (2, 3), legend=False, fold=False).source)
+    assert len(hidden) == len(nodes) - 2
+    assert "12 parameters" in next(iter(n for k, n in hidden.items() if k == "0"))
+
+
+class Twice(nn.Module):
+    """One module, called twice, around a layer that is called in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Sequential(nn.Linear(3, 3))), nn.Sequential(nn.Sequential(nn.Tanh()))
+
+    def forward(self, x):
+        return self.inner(self.last(self.inner(x)))
+
+
+def test_shared_weights_stand_in_no_frame():
+    source = fl.plot_network(Twice(), (2, 3), hide_weights=False, fold=False).source
+    places = re.findall(r'^(\t+)"parameter \d+" \[', source, re.MULTILINE)
+    assert places == ["\t"] * 4  # two parameters, two calls
+    alone = fl.plot_network(nn.Sequential(nn.Sequential(nn.Linear(3, 3))), (2, 3), hide_weights=False).source
+    assert re.findall(r'^(\t+)"parameter \d+" \[', alone, re.MULTILINE) == ["\t\t"] * 2
+
+
+def test_repeats_are_counted():
+    towers = nn.Sequential(*[nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(12)])
+    source = fl.plot_network(towers, (2, 3)).source
+    assert "0 … 11: Sequential ×12" in source
+    assert source.count("12 parameters") == 1
+    assert "144 parameters" in source  # of the whole
+    assert fl.plot_network(towers, (2, 3), fold=False).source.count("12 parameters") == 12
+    assert "×2 (same weights)" in fl.plot_network(TWICE, (2, 3)).source
+
+
+def test_depth_makes_boxes_of_modules():
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.Linear(4, 2))
+    nodes, _ = parsed(fl.plot_network(model, (2, 3), depth=0, legend=False).source)
+    assert set(nodes) == {"input", "0", "1", "output.0"}
+    assert re.search(r"subgraph", fl.plot_network(model, (2, 3), depth=0, legend=False).source) is None
+
+
+def test_attributes_are_the_callers():
+    picture = fl.plot_network(
+        TWICE, (2, 3), title="net", save_format="pdf", node_attrs={"shape": "star"}, direction="LR"
+    )
+    assert isinstance(picture, graphviz.Digraph)
+    assert (picture.name, picture.format, picture.filename) == ("net", "pdf", "net.gv")
+    assert "shape=star" in picture.source
+    assert "rankdir=LR" in picture.source
+    with pytest.raises(ValueError, match="'TB', 'LR', 'BT' or 'RL', got 'UP'"):
+        fl.plot_network(TWICE, (2, 3), direction="UP")
+    with pytest.raises(ValueError, match="foo"):
+        fl.plot_network(TWICE, (2, 3), save_format="foo")
+
+
+def test_legend_names_what_occurs():
+    source = fl.plot_network(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), (2, 3)).source
+    named = {kin for kin in FAMILIES if f"{kin}: {STYLES[kin].words}" in source}
+    assert named == {"input", "product", "activation"}
+
+
+def test_notes_stand_in_the_picture():
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x
+
+    source = fl.plot_network(Branch(), torch.ones(2)).source
+    assert "read by a run" in source
+    assert "torch.fx: TraceError" in source
+
+
+@needs_dot
+def test_notebooks_get_svg():
+    bundle = fl.plot_network(TWICE, (2, 3))._repr_mimebundle_()
+    assert "</svg>" in bundle["image/svg+xml"]
+
+
+def test_without_dot_notebooks_get_the_source(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    picture = fl.plot_network(TWICE, (2, 3))
+    bundle = picture._repr_mimebundle_()
+    assert list(bundle) == ["text/plain"]
+    assert "`dot` is not installed" in bundle["text/plain"]
+    assert picture.source in bundle["text/plain"]
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    monkeypatch.delitem(sys.modules, "feedline.graph.digraph", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'feedline\[viz\]'"):
+        fl.plot_network(TWICE, (2, 3))
+    assert fl.summary(TWICE, (2, 3)).parameters == 12
+
+
+@needs_dot
+def test_a_thousand_operations_are_drawn():
+    operations = [Operation("o0", "input", role="input", outputs=(WIDE,))]
+    for i in range(1, 1000):
+        sources = tuple({Source(f"o{i - 1}"), Source(f"o{max(0, i - 7)}")})
+        operations.append(Operation(f"o{i}", "linear", inputs=sources, outputs=(WIDE,)))
+    assert len(operations) > MANY
+    svg = fl.plot_network(Graph(tuple(operations)), legend=False).pipe(format="svg", encoding="utf-8")
+    assert svg.count('class="node"') == 1000
+    assert svg.count("2×3") == 1 + sum(len(o.inputs) for o in operations)  # one in the input
+
+
+@pytest.mark.parametrize("model", [3, object(), nn.Linear, [], ["a"]])
+def test_anything_else_is_no_network(model):
+    with pytest.raises(TypeError, match=r"expected a torch.nn.Module"):
+        fl.plot_network(model)
+
+
+def test_inputs_that_do_not_fit():
+    with pytest.raises(ValueError, match="inputs that Sequential can be run on"):
+        fl.plot_network(TWICE, (2, 4))
