@@ -339,6 +339,19 @@ def test_types():
 # ---- composition, files -------------------------------------------------------------------------------------
 
 
+def test_batches_of_halves_are_normalised_in_floats():
+    """As MXNet has it: statistics and scales of float16 data are float32, and what comes out is float16 again."""
+    net = mx.sym.BatchNorm(mx.sym.var("x"), name="bn")
+    for kind, other in (("float16", "float32"), ("float64", "float64")):
+        arguments, outputs, states = net.infer_type(x=kind)
+        assert [np.dtype(t).name for t in (*arguments, *outputs, *states)] == [kind, other, other, kind, other, other]
+    with pytest.raises(mx.MXNetError, match="expected float32 for bn_gamma, got float16"):
+        net.infer_type(x="float16", bn_gamma="float16")
+    executor = net.simple_bind(mx.cpu(), x=(2, 3), type_dict={"x": "float16"})
+    assert executor.forward(is_train=True)[0].dtype == np.float16
+    assert executor.aux_dict["bn_moving_mean"].dtype == np.float32
+
+
 def test_composition():
     first = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4, name="a")
     second = mx.sym.FullyConnected(mx.sym.var("data2"), num_hidden=3, name="b")

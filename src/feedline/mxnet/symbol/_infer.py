@@ -142,7 +142,7 @@ def _unify(node: Node, found: Found) -> bool:
     assert node.operator is not None
     ours, fixed = node.operator, node.operator.dtype(node.p)
     names, free = node.input_names, ours.free_names(node.p)
-    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in free]
+    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in (*free, *ours.wide)]
     outs = [(node, i) for i in range(node.visible)]
     known = {found.types[key] for key in (*together, *outs) if key in found.types} | ({fixed} if fixed else set())
     if len(known) > 1:
@@ -150,11 +150,20 @@ def _unify(node: Node, found: Found) -> bool:
             f"Error in operator {node.name}: expected one element type for inputs and outputs, got "
             f"{', '.join(sorted(known))}"
         )
+    if not known:
+        return False
+    kind = next(iter(known))
+    wide = "float32" if kind == "float16" else kind
+    wanted = dict.fromkeys((*together, *outs), kind)
+    wanted.update((_key(e), wide) for name, e in zip(names, node.inputs, strict=True) if name in ours.wide)
     changed = False
-    for key in (*together, *outs) if known else ():
+    for key, expected in wanted.items():
         if key not in found.types:
-            found.types[key] = next(iter(known))
+            found.types[key] = expected
             changed = True
+        elif found.types[key] != expected:
+            got = found.types[key]
+            raise MXNetError(f"Error in operator {node.name}: expected {expected} for {key[0].name}, got {got}")
     return changed
 
 

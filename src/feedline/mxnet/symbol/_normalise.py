@@ -38,7 +38,7 @@ def _batch_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any, mean: Any
     y = (x - now_mean.reshape(wide)) * scale.reshape(wide)
     if not p.fix_gamma:
         y = y * gamma.reshape(wide)
-    y = y + beta.reshape(wide)
+    y = (y + beta.reshape(wide)).to(x.dtype)
     return (y, now_mean, scale) if p.output_mean_var else y
 
 
@@ -58,6 +58,7 @@ define(
     },
     states="moving_mean moving_var",
     weights="gamma beta",
+    wide="gamma beta moving_mean moving_var",
     outputs=lambda p: 3 if p.output_mean_var else 1,
     hidden=lambda p: 0 if p.output_mean_var else 2,
     first={"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'},

@@ -101,6 +101,7 @@ class Operator:
         weights: inputs that hold parameters.
         labels: inputs with targets.
         free: inputs with an element type of their own, or a function of the settings.
+        wide: inputs that are float32 where the others are float16, and of their type otherwise.
         outputs: number of visible outputs, or a function of the settings.
         hidden: further outputs that files count and nobody sees.
         called: what outputs are called after the node, or a function of the settings; without it ``output``, with a
@@ -120,6 +121,7 @@ class Operator:
     weights: Names = ()
     labels: Names = ()
     free: Names | Callable[[Any], Names] = ()
+    wide: Names = ()
     outputs: int | Callable[[Any], int] = 1
     hidden: int | Callable[[Any], int] = 0
     called: Names | Callable[[Any], Names] = ()
@@ -182,7 +184,7 @@ def define(
         settings: further fields of `Operator`; names parted by blanks.
     """
     name, *aliases = names.split()
-    for key in ("states", "weights", "labels", "free", "called"):
+    for key in ("states", "weights", "labels", "free", "wide", "called"):
         if isinstance(settings.get(key), str):
             settings[key] = tuple(settings[key].split())
     below = tuple(inputs.split()) if isinstance(inputs, str) else inputs
