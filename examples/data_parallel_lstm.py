@@ -2,8 +2,9 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/data_parallel_lstm.py
 
-The class is the kind of word that comes first, as in sequence_classifier.py. All workers end with the same parameters,
-bit for bit. With ``--folder`` it can be killed at any time; started again, with any number of workers, it goes on.
+The class is the kind of word that comes first, as in sequence_classifier.py. Gradients are added up in a key-value
+store that is handed to the learner; all workers end with the same parameters, bit for bit. With ``--folder`` it can be
+killed at any time; started again, with any number of workers, it goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_sequence
 
 import feedline as fl
-from feedline.train import Adam, Saving, Trainer, TrainingSession, data_parallel
+from feedline.train import Adam, Console, Saving, Trainer, TrainingSession, through_store
 
 WORDS, CLASSES = 200, 5
 
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=8, help="passes over the data")
     parser.add_argument("--folder", help="for checkpoints; shared by all machines")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a worker waits for others")
+    parser.add_argument("--compress", choices=["2bit", "1bit", "fp16", "bf16"], help="send gradients in fewer bits")
     options = parser.parse_args(arguments)
 
     torch.set_num_threads(1)
@@ -69,12 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> float:
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     model = Classifier()
-    run = TrainingSession(
-        Trainer(model, loss, error, data_parallel(Adam(model.named_parameters(), 0.01))),
-        fl.MinibatchSource(sentences(), seed=1, max_sweeps=options.sweeps),  # finds this worker's part
-        size=200,  # words, over all workers
-        saving=None if options.folder is None else Saving(options.folder, every="1min"),
-    ).run()
+    with fl.kvstore.create("dist_sync", timeout=options.timeout) as store:
+        if options.compress is not None:
+            store.set_gradient_compression({"type": options.compress})
+        run = TrainingSession(
+            Trainer(model, loss, error, through_store(Adam(model.named_parameters(), 0.01), store)),
+            fl.MinibatchSource(sentences(), seed=1, max_sweeps=options.sweeps),  # finds this worker's part
+            size=200,  # words, over all workers
+            progress=fl.sweeps(2),
+            reporters=[Console()] if rank == 0 else [],
+            saving=None if options.folder is None else Saving(options.folder, every="1min"),
+        ).run()
 
     with torch.no_grad():
         wrong = run.trainer.test(fl.MinibatchSource(sentences(), max_sweeps=1, partition=(0, 1)).minibatches(500))

@@ -43,7 +43,10 @@ class Job:
 
     def __init__(self, function, world, /, **settings):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "feedline", "feedline.kvstore", "feedline.train"])
+        # With what test modules import, which would otherwise take a rank longer than its work.
+        context.set_forkserver_preload(
+            ["torch", "pytest", "hypothesis.strategies", "feedline", "feedline.kvstore", "feedline.train"]
+        )
         port = free_port()
         self.ranks = []
         for rank in range(world):

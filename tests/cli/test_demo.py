@@ -168,14 +168,28 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     code, out = run_demo(monkeypatch, capsys, SMALL, tmp_path / "out")
     lines = out.splitlines()
     assert "resumed stream identical: yes" in lines
+    assert re.search(
+        r"^parameters of 2 workers .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE
+    )
     assert code == 0
     assert any(line.startswith("kill -9 after") for line in lines)
     assert any("with 2 workers" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["loss.png", "loss.svg", "report.html"]
+    drawn = ["network.svg"] if shutil.which("dot") else []
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "loss.png",
+        "loss.svg",
+        *drawn,
+        "report.html",
+        "run.jsonl",
+        "training.html",
+    ]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "resumed stream identical: yes" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "training.html").read_text()
+    assert "The run went on once after its process had ended" in page
+    assert ("data:image/svg+xml" in page) == bool(drawn)
     assert naming(str(tmp_path)) == []
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -316,6 +330,7 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         "peak_bytes": 100,
         "accuracy": 0.5,
     }
+    agreement = {"workers_equal": True, "difference": 0.5, "tolerance": 0.25, "largest_parameter": 3.0, "agrees": False}
     outcome = Outcome(
         settings={"workers": 2, "odd": "<b>"},
         corpus={"train_words": 5, "held_out_words": 1, "bytes": 10, "chunks": 1},
@@ -323,12 +338,14 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         killed=phase,
         resumed=phase,
         proof=proof,
+        agreement=agreement,
         large=None,
         seconds=1.0,
     )
     write_report(outcome, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "resumed stream identical: no" in page
+    assert "same parameters: no" in page
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
     assert "<b>" not in page

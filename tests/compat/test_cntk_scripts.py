@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import feedline.cntk as C  # noqa: E402
 from tests.cli.shell import feedline  # noqa: E402
-from tests.docs.pages import IMPORTED_FROM, ROOT  # noqa: E402
+from tests.docs.pages import ROOT  # noqa: E402
 
 SCRIPTS = ROOT / "tests" / "compat" / "scripts"
 SEEDS = [folder / "shared" / "seeds" for folder in (ROOT.parent, ROOT.parent.parent)]
-SENTENCES = ROOT / "examples" / "cntk_sentences.py"
 EPOCH = re.compile(r"Finished Epoch\[(\d+) of (\d+)\]: \[Training\] loss = ([\d.]+) \* (\d+), metric = ([\d.]+)% \* \4")
-
-needs_examples = pytest.mark.skipif(not SENTENCES.is_file(), reason="examples are out of reach of a test of the wheel")
 
 
 def manual(name):
@@ -106,36 +99,3 @@ def printed_by(name, tmp_path, monkeypatch, capsys):
 def test_scripts_like_those_of_tutorials(name, said, tmp_path, monkeypatch, capsys):
     printed = printed_by(name, tmp_path, monkeypatch, capsys)
     assert [words for words in said if words not in printed] == []
-
-
-def sentences(tmp_path, workers, learner):
-    """Summaries that a script printed, sentences of each worker, and its model."""
-    command = ["feedline", "run", "--as", "cntk", str(SENTENCES), "--learner", learner, "--save", str(tmp_path / "m")]
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), "-m"] if workers > 1 else []
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, *command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": IMPORTED_FROM, "OMP_NUM_THREADS": "1"},
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    shares = [int(count) for count in re.findall(r"worker \d of \d had (\d+) sentences", done.stdout)]
-    return epochs(done.stdout), shares, [C.load_model(tmp_path / f"m.{rank}") for rank in range(workers)]
-
-
-@needs_examples
-@pytest.mark.parametrize("learner", ["parallel", "block"])
-def test_several_workers_end_with_the_same_parameters(tmp_path, learner):
-    together, shares, (first, second) = sentences(tmp_path, 2, learner)
-    assert len(together) == 16
-    assert all(1000 < share < 1400 for share in shares)
-    assert sum(shares) == 2400
-    assert all(loss < 0.3 for number, _, loss, _, _ in together if number == 8)
-    for mine, other in zip(first.parameters, second.parameters, strict=True):
-        np.testing.assert_array_equal(mine.value, other.value)
-    if learner == "parallel":  # the same minibatches in two parts: the same losses, until rounding shows
-        alone, _, _ = sentences(tmp_path, 1, learner)
-        assert sorted(together)[:4:2] == sorted(together)[1:4:2] == alone[:2]
-        assert [number for number, *_ in alone] == list(range(1, 9))

@@ -66,7 +66,7 @@ def test_installed_under_the_old_name(installed):
     with pytest.raises(ModuleNotFoundError, match=r"docs/compat/mxnet\.md"):
         importlib.import_module("mxnet.recordio")
     with pytest.raises(fl.CompatError, match=r"torch\.nn"):
-        from mxnet import gluon  # noqa: F401
+        from mxnet import autograd  # noqa: F401
 
 
 def test_both_facades_at_once(installed, facade):

@@ -15,8 +15,8 @@ _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 - `feedline run --as mxnet SCRIPT [arguments]` runs a script unchanged;
 - `feedline.mxnet.install()` makes `import mxnet` mean the façade, in this process.
 
-So far it covers key-value stores within one process; symbols, their execution, pictures and tables; iterators over
-arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them. Gluon is absent.
+It covers key-value stores, and Gluon's Trainer over parameters of torch; symbols, their execution, pictures and tables;
+iterators over arrays, metrics and initializers; and arrays, contexts and optimizers as far as those need them.
 [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) and [from mx.viz](../how-to/from-mxnet-symbols.md) lead
 away from it. This page is made from the table that the façade itself uses (`python -m tests.docs.mxnet_table`).
 

@@ -5,21 +5,26 @@ Needs the right to make namespaces (root) and iproute2.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create  # noqa: E402
+from tests.docs.pages import IMPORTED_FROM, ROOT, blocks, commands  # noqa: E402
 from tests.ranks import Failure, Job, say  # noqa: E402
 
 NEWNET = 0x40000000
-ADDRESSES = ("10.213.7.1", "10.213.7.2")
+ADDRESSES = ("10.0.0.1", "10.0.0.2")  # the first is the guide's
+GUIDE = ROOT / "docs" / "how-to" / "several-workers.md"
 
 
 def ip(*words):
@@ -44,6 +49,14 @@ class Hosts:
 
     def cut(self):
         ip("-n", self.names[0], "link", "set", self.names[0], "down")
+
+    def empty(self):
+        """End whatever runs in them: ranks outlive a launcher that was killed."""
+        for name in self.names:
+            found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, timeout=20)
+            for pid in found.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     def remove(self):
         for name in self.names:
@@ -93,3 +106,34 @@ def test_a_host_that_is_gone_is_named(hosts, happens):
             assert isinstance(failure, Failure)
             assert failure.kind == "StoreError"
             assert failure.ranks == (1 - rank,)
+
+
+def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
+    """As they stand there, each on a host of its own."""
+    found = blocks(GUIDE.read_text("utf-8"))
+    (program,) = (block.text for block in found if block.text.startswith("# train.py\n"))
+    (launch,) = (block.text for block in found if block.reason == "takes two machines")
+    (tmp_path / "train.py").write_text(program)
+    started = []
+    for (command, _), name in zip(commands(launch.replace("\\\n", " ")), hosts.names, strict=True):
+        python, *words = shlex.split(command)
+        assert python == "python"
+        environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": name}
+        started.append(
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, sys.executable, *words],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        told = [one.communicate(timeout=60)[0] for one in started]
+    finally:
+        hosts.empty()
+        for one in started:
+            one.communicate()
+    assert [one.returncode for one in started] == [0, 0], told
+    assert "16 steps on each of 2 workers, sum 499500" in told[0]

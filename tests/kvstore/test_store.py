@@ -400,6 +400,9 @@ def test_alone():
     assert (store.rank, store.num_workers, store.type, create("device").type) == (0, 1, "local", "device")
     assert store.barrier() is None
     assert store.is_capable("optimizer")
+    assert store.is_capable("sum")
+    store.set_updater(lambda key, merged, stored: None)
+    assert not store.is_capable("sum")
     with pytest.raises(ValueError, match="'foo'"):
         store.is_capable("foo")
     assert repr(store) == "<LocalStore 'local': worker 0 of 1>"
@@ -446,6 +449,7 @@ def test_kinds_of_your_own(monkeypatch):
     store.pushpull("w", GOOD, out)
     assert out.tolist() == [1, 1]
     assert not store.is_capable("optimizer")
+    assert not store.is_capable("sum")
     for call in (
         lambda: store.set_updater(None),
         lambda: store.set_optimizer("sgd"),

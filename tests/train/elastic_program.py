@@ -1,8 +1,9 @@
 """What torchrun starts, for test_elastic: trains data-parallel in a session, and resumes when started again.
 
-python -m torch.distributed.run … tests/train/elastic_program.py FOLDER SAMPLES UPDATES
+python -m torch.distributed.run … tests/train/elastic_program.py FOLDER SAMPLES [UPDATES [machine]]
 
-Trains until so many label samples; rank 1 of the first start kills itself after so many updates.
+Trains until so many label samples. On the first start rank 1 kills itself after so many updates; with ``machine``
+whichever rank is told so does, and its launcher with it, as when a machine is lost.
 """
 
 from __future__ import annotations
@@ -19,29 +20,49 @@ from feedline.train import MomentumSGD, Saving, Trainer, TrainingSession, data_p
 
 
 class Kills:
-    """A power cut at rank 1; and notes where the run began."""
+    """A power cut; and notes where the run began."""
 
-    def __init__(self, left):
-        self.left, self.began = left, 0
+    def __init__(self, left, machine):
+        self.left, self.machine, self.began = left, machine, 0
 
     def on_start(self, run):
         self.began = run.samples
 
     def on_update(self, run, summary):
         self.left -= 1
-        if self.left == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and torch.distributed.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.left == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if self.machine:
+                os.kill(os.getppid(), signal.SIGKILL)
+            if self.machine or torch.distributed.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def __getattr__(self, name):
         return lambda *arguments: None
 
 
-def main(rank, folder, samples, updates=0):
-    """Samples at which this rank's run began and ended, and the weights."""
+class Recorded:
+    """The source, and which sequences it handed to this rank."""
+
+    def __init__(self, source):
+        self._source, self.ids = source, []
+
+    def next_minibatch(self, size, partition=None):
+        minibatch = self._source.next_minibatch(size, partition)
+        if minibatch:
+            self.ids.append(minibatch.ids.tolist())
+        return minibatch
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+
+def main(rank, folder, samples, updates=0, machine=False):
+    """World size; samples at which this rank's run began and ended; the weights; sequences of each minibatch."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
+    world = torch.distributed.get_world_size()
     x = np.random.default_rng(0).normal(size=(96, 4)).astype("f4")
-    source = fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=x.sum(1)), seed=1)
+    source = Recorded(fl.MinibatchSource(fl.ArrayDeserializer(x=x, y=x.sum(1)), seed=1))
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     trainer = Trainer(
@@ -52,11 +73,13 @@ def main(rank, folder, samples, updates=0):
         forward=lambda model, minibatch: model(minibatch["x"].torch()),
     )
     saving = None if folder is None else Saving(folder, every=fl.minibatches(2), keep=None)
-    kills = Kills(updates)
+    kills = Kills(updates, machine)
     run = TrainingSession(trainer, source, 12, max_samples=samples, reporters=[kills], saving=saving).run()
     torch.distributed.destroy_process_group()
-    return kills.began, run.samples, model.weight[0].tolist()
+    return world, kills.began, run.samples, model.weight[0].tolist(), source.ids
 
 
 if __name__ == "__main__":
-    print(os.environ["TORCHELASTIC_RESTART_COUNT"], main(0, sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    folder, *numbers = (argument for argument in sys.argv[1:] if argument != "machine")
+    found = main(0, folder, *map(int, numbers), machine="machine" in sys.argv)
+    print(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {found}\n", end="", flush=True)

@@ -1,8 +1,14 @@
-"""A rank is killed, torchrun starts all again, and later runs have other numbers of ranks: all one training."""
+"""A rank or a machine is lost, torchrun starts again, and later runs have other numbers of ranks: all one training.
+
+Every run is held against one that was never interrupted: the sequences of its global minibatches, and the weights.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,19 +19,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from tests.ranks import run  # noqa: E402
+from tests.ranks import free_port, run  # noqa: E402
 from tests.train.elastic_program import main  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+DEADLINE = 120
 
 
-def test_torchrun_starts_again_and_other_worlds_go_on(tmp_path):
-    folder = str(tmp_path / "run")
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+@contextlib.contextmanager
+def torchrun(*arguments):
+    """torchrun under way; ended with the block, if it has not ended before."""
     # Without the variable the second start would meet at the addresses of the first.
     variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
-        [sys.executable, "-m", *command, "-m", "tests.train.elastic_program", folder, "120", "7"],
+        [sys.executable, "-m", "torch.distributed.run", *arguments],
         cwd=ROOT,
         env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.PIPE,
@@ -34,17 +41,72 @@ def test_torchrun_starts_again_and_other_worlds_go_on(tmp_path):
         text=True,
     )
     try:
-        told, _ = started.communicate(timeout=120)
+        yield started
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+
+
+def ended(started):
+    """What the ranks returned, each behind the number of its start."""
+    told, _ = started.communicate(timeout=DEADLINE)
     assert started.returncode == 0, told
+    return [(int(start), *ast.literal_eval(rest)) for start, rest in re.findall(r"^(\d) (\(.*\))$", told, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A run of one rank that nothing happened to: weights and minibatches after 120 and 240 samples."""
+    found = {}
+    for samples in (120, 240):
+        ((_, _, _, weights, ids),) = run(main, 1, folder=None, samples=samples)
+        found[samples] = weights, ids
+    return found
+
+
+def check(results, alone, world, began, samples):
+    """That the ranks of a run ended as one, having had the minibatches of the run that nothing happened to."""
+    assert [result[:3] for result in results] == [(world, began, samples)] * world
+    assert all(result[3] == results[0][3] for result in results)
+    *_, everything = alone[240]
+    joined = [sum(parts, []) for parts in zip(*(result[4] for result in results), strict=True)]
+    # Ranks are told apart by nothing but their parts: the first rank's come first.
+    assert joined == everything[began // 12 : samples // 12]
+    if samples in alone:
+        np.testing.assert_allclose(results[0][3], alone[samples][0], rtol=1e-5)
+
+
+def in_rank_order(results, alone):
+    """Results that came in the order of printing."""
+    first = alone[240][1][results[0][2] // 12]
+    return sorted(results, key=lambda result: first.index(result[5][0][0]))
+
+
+def test_torchrun_starts_again_and_other_worlds_go_on(tmp_path, alone):
+    folder = str(tmp_path / "run")
+    program = ["-m", "tests.train.elastic_program", folder, "120", "7"]
+    with torchrun("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *program) as started:
+        found = in_rank_order(ended(started), alone)
+    assert [start for start, *_ in found] == [1, 1]
     # It was killed after update 7, and the last checkpoint was that of update 6.
-    assert len([line for line in told.splitlines() if line.startswith("1 (72, 120, ")]) == 2, told
-    resumed = run(main, 3, folder=folder, samples=192)
-    assert resumed[0] == resumed[1] == resumed[2]
-    assert resumed[0][:2] == (120, 192)
-    (last,) = run(main, 1, folder=folder, samples=240)
-    (alone,) = run(main, 1, folder=None, samples=240)
-    assert (last[:2], alone[:2]) == ((192, 240), (0, 240))
-    np.testing.assert_allclose(last[2], alone[2], rtol=1e-5)
+    check([tuple(rest) for _, *rest in found], alone, 2, 72, 120)
+    check(run(main, 3, folder=folder, samples=192), alone, 3, 120, 192)
+    check(run(main, 1, folder=folder, samples=240), alone, 1, 192, 240)
+
+
+@pytest.mark.slow
+def test_a_lost_machine_leaves_a_smaller_world_that_goes_on_by_itself(tmp_path, alone):
+    """Two launchers of a rank each, of which one is killed with its rank: the other starts again, alone."""
+    common = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    common += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
+    patience = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
+    program = ["-m", "tests.train.elastic_program", str(tmp_path / "run"), "120"]
+    with (
+        torchrun(*common, "--rdzv-conf", f"{patience},is_host=1", *program) as stays,
+        torchrun(*common, "--rdzv-conf", f"{patience},is_host=0", *program, "7", "machine") as goes,
+    ):
+        ((start, *result),) = ended(stays)
+        assert goes.wait(DEADLINE) == -signal.SIGKILL
+    assert start == 1
+    check([tuple(result)], alone, 1, 72, 120)

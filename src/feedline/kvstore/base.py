@@ -150,14 +150,19 @@ class KVStore(ABC):
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def is_capable(self, capability: str) -> bool:
-        """Whether the store can do something; ``"optimizer"`` is the only question so far.
+        """Whether the store can do something.
+
+        Args:
+            capability: ``"optimizer"``: let an optimizer change what is stored; ``"sum"``: let a `pushpull` give every
+                worker the sum of what all workers gave, as the store is set now.
 
         Raises:
             ValueError: another question.
         """
-        if capability.lower() != "optimizer":
-            raise ValueError(f"expected the capability 'optimizer', got {capability!r}")
-        return type(self).set_optimizer is not KVStore.set_optimizer
+        asked = capability.lower()
+        if asked not in ("optimizer", "sum"):
+            raise ValueError(f"expected the capability 'optimizer' or 'sum', got {capability!r}")
+        return asked == "optimizer" and type(self).set_optimizer is not KVStore.set_optimizer
 
     def barrier(self) -> None:  # noqa: B027  # nothing is the right thing for a store without others
         """Wait until every worker has come here; alone, there is nobody to wait for."""

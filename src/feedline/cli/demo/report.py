@@ -74,7 +74,7 @@ def _plot(outcome: Outcome) -> Any:
 
 def _page(outcome: Outcome, drawing: str) -> str:
     proof = outcome.proof
-    verdict = "yes" if outcome.identical else "no"
+    verdict, same = ("yes" if found else "no" for found in (outcome.identical, outcome.agrees))
     # Of the drawing only the picture: no XML header, no metadata.
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
     streams = [
@@ -99,6 +99,8 @@ Dictionary. Its process was ended with <code>kill -9</code> half way and resumed
 minibatch size and {_text(outcome.settings["workers"])} worker processes. What both runs delivered, joined at the
 checkpoint, is compared with one pass over the data that was never interrupted.</p>
 <p><strong class="{verdict}">resumed stream identical: {verdict}</strong></p>
+<p>The workers added up their gradients in a key-value store. One process that went on from the same checkpoint alone
+ended with the <strong class="{same}">same parameters: {same}</strong>.</p>
 {_table(streams, header=True)}
 {drawing}
 <h2>Figures</h2>
@@ -110,13 +112,15 @@ checkpoint, is compared with one pass over the data that was never interrupted.<
 
 
 def _figures(outcome: Outcome) -> list[list[Any]]:
-    killed, resumed, large = outcome.killed, outcome.resumed, outcome.large
+    killed, resumed, large, agreement = outcome.killed, outcome.resumed, outcome.large, outcome.agreement
     rows = [
         ["accuracy on held-out words", f"{resumed['accuracy']:.1%} of {outcome.corpus['held_out_words']}"],
         ["training text", f"{show_bytes(outcome.corpus['bytes'])} in {outcome.corpus['chunks']} chunks"],
         ["minibatches before the kill", killed["steps"]],
         ["trained again after the checkpoint", f"{killed['samples'] - resumed['checkpoint_samples']} letters"],
         ["minibatches after resuming", resumed["steps"]],
+        ["workers' parameters equal, bit for bit", "yes" if agreement["workers_equal"] else "no"],
+        ["furthest from one worker's", f"{agreement['difference']:.1e}, tolerance {agreement['tolerance']:g}"],
         ["words a second", f"{killed['words_per_second']:.0f}, then {resumed['words_per_second']:.0f}"],
         ["time spent waiting for data", f"{killed['data_share']:.1%}, then {resumed['data_share']:.1%}"],
         ["held by the feed at most", f"{show_bytes(killed['peak_bytes'])}, then {show_bytes(resumed['peak_bytes'])}"],

@@ -1,4 +1,7 @@
-"""The course of the demo: write the words, train, kill -9, resume, replay, compare, feed a large file.
+"""The course of the demo: write the words, train, kill -9, resume, compare with what was not, feed a large file.
+
+Two things are compared: what was delivered, with a pass that was never interrupted; and the parameters that several
+workers end with, with those of one worker that goes on from the same checkpoint alone.
 
 Everything it makes lies in one folder of its own, which goes when it ends, however it ends.
 """
@@ -16,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feedline.cli.console import show_bytes, show_count
 from feedline.cli.demo.ledger import Digest, columns_of, digest, merge, read_ledger
 from feedline.cli.demo.processes import Child
@@ -25,6 +30,9 @@ from feedline.errors import DataError, WorkerError
 
 TRAIN, LARGE = "feedline.cli.demo.train", "feedline.cli.demo.large"
 _REPLAY_SIZE = 1500
+#: How far parameters of several workers may be from those of one. Both add up the same gradients, in another order:
+#: differences begin in the 8th digit, and Adam, which divides by what may be tiny, lets them grow from step to step.
+TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Outcome:
         losses: by phase ("killed", "resumed") rows of (samples on the axis, mean loss of the minibatch).
         killed, resumed: figures of the phases.
         proof: fingerprints and digests of both streams, and whether they agree.
+        agreement: how far the workers' parameters are from one worker's, and whether that is near enough.
         large: figures of the large file; None without one.
         seconds: wall time of everything.
     """
@@ -79,6 +88,7 @@ class Outcome:
     killed: dict[str, Any]
     resumed: dict[str, Any]
     proof: dict[str, Any]
+    agreement: dict[str, Any]
     large: dict[str, Any] | None
     seconds: float
 
@@ -86,6 +96,11 @@ class Outcome:
     def identical(self) -> bool:
         """Whether the interrupted stream is the uninterrupted one."""
         return bool(self.proof["identical"])
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all workers ended with one model, which is that of one worker within the tolerance."""
+        return bool(self.agreement["agrees"])
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
@@ -116,13 +131,19 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
             f"{show_bytes(facts['bytes'])} of text in {facts['chunks']} chunks"
         )
         killed = train_and_kill(settings, folder, corpora, total, view)
+        shutil.copytree(folder / "checkpoints", folder / "checkpoints-alone")
         resumed = resume(settings, folder, corpora, total, view)
+        agreement = agree(settings, folder, corpora, total, view)
         proof = prove(settings, folder, corpora, resumed, view)
         large = None
         if settings.large_bytes:
             large = feed_large(settings, folder, corpora, view)
+        for name in ("run.jsonl", "network.svg"):
+            if (folder / "checkpoints" / name).exists():  # the picture is drawn only where dot is installed
+                shutil.copy(folder / "checkpoints" / name, out)
     losses = {"killed": killed.pop("losses"), "resumed": resumed.pop("losses")}
-    return Outcome(asdict(settings), facts, losses, killed, resumed, proof, large, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Outcome(asdict(settings), facts, losses, killed, resumed, proof, agreement, large, seconds)
 
 
 @contextlib.contextmanager
@@ -216,6 +237,25 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
     }
 
 
+def agree(settings: Settings, folder: Path, corpora: Corpora, total: int, view: View) -> dict[str, Any]:
+    """Go on from the same checkpoint with the same minibatches in one process, and compare the parameters."""
+    with _trainer(settings, folder, corpora, 0, 1, alone=True) as child, view.stage("the same, one process") as show:
+        for message in child.messages():
+            if "step" in message:
+                show(message["samples"] / total, f"loss {message['loss']:.3f}")
+    one = _parameters(folder, "alone-0-of-1")
+    workers = [_parameters(folder, f"train-{rank}-of-{settings.workers}") for rank in range(settings.workers)]
+    equal = all(np.array_equal(worker[name], workers[0][name]) for worker in workers for name in one)
+    difference = max(float(np.abs(workers[0][name] - one[name]).max()) for name in one)
+    return {
+        "workers_equal": equal,
+        "difference": difference,
+        "tolerance": TOLERANCE,
+        "largest_parameter": max(float(np.abs(values).max()) for values in one.values()),
+        "agrees": equal and difference <= TOLERANCE,
+    }
+
+
 def prove(settings: Settings, folder: Path, corpora: Corpora, resumed: dict[str, Any], view: View) -> dict[str, Any]:
     """Compare what the two runs delivered with one pass that was never interrupted."""
     until = resumed["checkpoint_samples"]
@@ -278,13 +318,15 @@ def feed_large(settings: Settings, folder: Path, corpora: Corpora, view: View) -
     return result
 
 
-def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, world: int) -> Child:
+def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, world: int, alone: bool = False) -> Child:
+    """A worker; ``alone``, one that goes on as several did, from a copy of what they went on from."""
+    name = f"{'alone' if alone else 'train'}-{rank}-of-{world}"
     job = {
         "train": str(corpora.train),
         "held_out": str(corpora.held_out),
-        "checkpoints": str(folder / "checkpoints"),
-        "ledger": str(_ledger(folder, rank, world)),
-        "size": settings.size if world == 1 else settings.resumed_size,
+        "checkpoints": str(folder / ("checkpoints-alone" if alone else "checkpoints")),
+        "ledger": str(folder / "ledger-alone" if alone else _ledger(folder, rank, world)),
+        "size": settings.resumed_size if alone or world > 1 else settings.size,
         "sweeps": settings.sweeps,
         "every": settings.every,
         "seed": settings.seed,
@@ -292,10 +334,16 @@ def _trainer(settings: Settings, folder: Path, corpora: Corpora, rank: int, worl
         "rank": rank,
         "world": world,
         "rendezvous": str(folder.absolute() / "rendezvous"),
+        "parameters": str(folder / f"{name}.npz"),
     }
     # The workers meet on this machine alone, whatever its name resolves to.
     env = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return Child(TRAIN, json.dumps(job), folder / f"train-{rank}-of-{world}.log", env)
+    return Child(TRAIN, json.dumps(job), folder / f"{name}.log", env)
+
+
+def _parameters(folder: Path, name: str) -> dict[str, Any]:
+    with np.load(folder / f"{name}.npz") as found:
+        return dict(found)
 
 
 def _ledger(folder: Path, rank: int, world: int) -> Path:

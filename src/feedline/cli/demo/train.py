@@ -5,7 +5,7 @@ processes; it goes on with exactly the sequences that were still to come. What t
 
     python -m feedline.cli.demo.train '{"train": "train.ctf", ...}'        # see Job
 
-With ``rank`` and ``world`` set, it is one of several workers that average their gradients through torch.distributed.
+With ``rank`` and ``world`` set, it is one of several workers that add up their gradients in a key-value store.
 Prints a JSON object a line: progress, and at last the result.
 """
 
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -26,8 +28,9 @@ import feedline as fl
 from feedline.cli.demo.ledger import LedgerWriter
 from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
-from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, data_parallel
-from feedline.train.report.base import Silent
+from feedline.kvstore import KVStore
+from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, through_store
+from feedline.train.report import JsonLines, Silent
 from feedline.train.session import Evaluated, Progress
 
 
@@ -46,6 +49,7 @@ class Job:
         hidden: units of the LSTM.
         rank, world: which worker of how many.
         rendezvous: a file by which workers find each other.
+        parameters: file (``.npz``) for the parameters at the end; empty: none.
     """
 
     train: str
@@ -60,6 +64,7 @@ class Job:
     rank: int = 0
     world: int = 1
     rendezvous: str = ""
+    parameters: str = ""
 
     def to_json(self) -> str:
         """What the program takes as its argument."""
@@ -75,14 +80,25 @@ class SyllableCounter(nn.Module):
         self.lstm = nn.LSTM(16, hidden, batch_first=True)
         self.output = nn.Linear(hidden, CLASSES)
 
-    def forward(self, minibatch: fl.Minibatch) -> torch.Tensor:
-        """Logits (words, CLASSES)."""
-        # One-hot samples: the indices of the sparse stream are the letters themselves.
-        value: Any = minibatch["letters"]
-        letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
+    def forward(self, letters: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Logits (words, CLASSES) of letters (words, longest) and the lengths of the words (words,)."""
         states, _ = self.lstm(self.embedding(letters))
-        last = torch.from_numpy(value.lengths - 1)
-        return self.output(states[torch.arange(len(last)), last])
+        return self.output(states[torch.arange(len(lengths)), lengths - 1])
+
+
+def read(model: nn.Module, minibatch: fl.Minibatch) -> torch.Tensor:
+    """The model's logits for a minibatch."""
+    # One-hot samples: the indices of the sparse stream are the letters themselves.
+    value: Any = minibatch["letters"]
+    letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
+    return model(letters, torch.from_numpy(value.lengths))
+
+
+def draw(model: nn.Module, path: Path) -> None:
+    """The model's picture, for the report, where Graphviz' dot is there to draw it."""
+    if shutil.which("dot") is not None:
+        words = (torch.zeros(2, 9, dtype=torch.int32), torch.tensor([9, 5]))
+        fl.plot_network(model, words, title="syllables of words").render(outfile=path, cleanup=True)
 
 
 def losses(logits: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
@@ -152,25 +168,31 @@ class Teller(Silent):
         tell(accuracy=1.0 - (result.summary.metric or 0.0))
 
 
-def train(job: Job) -> dict[str, Any]:
-    """Train to the end of the data; returns figures."""
+def train(job: Job, store: KVStore | None) -> dict[str, Any]:
+    """Train to the end of the data, with the other workers of the store; returns figures."""
     torch.manual_seed(job.seed)
     model = SyllableCounter(job.hidden)
     learner: Learner = Adam(model.named_parameters(), 3e-3, variance_momentum=0.999)
-    if job.world > 1:
-        learner = data_parallel(learner)  # (1) all ranks learn from one global minibatch, whatever their share
+    if store is not None:
+        learner = through_store(learner, store)  # (1) all learn from one global minibatch, whatever their share
     source = open_source(job.train, job.seed, job.sweeps)  # (2) takes its part: asks torch.distributed who it is
     held_out = fl.MinibatchSource(fl.CTFDeserializer(job.held_out, STREAMS), shuffle=False, max_sweeps=1)
+    picture = Path(job.checkpoints) / "network.svg"
+    if job.rank == 0 and not picture.exists():
+        picture.parent.mkdir(exist_ok=True)
+        draw(model, picture)
     TrainingSession(
-        Trainer(model, losses, wrong, learner),
+        Trainer(model, losses, wrong, learner, forward=read),
         Recorded(source, LedgerWriter(Path(job.ledger))),
         job.size,
         progress=fl.minibatches(1),
-        reporters=[Teller(source)] if job.rank == 0 else [],
+        reporters=[Teller(source), JsonLines(Path(job.checkpoints) / "run.jsonl")] if job.rank == 0 else [],
         # (3) goes on from the newest checkpoint there, if there is one; nothing is read to get to its place
         saving=Saving(job.checkpoints, every=fl.minibatches(job.every)),
         test=Evaluation(held_out, size=8192),
     ).run()
+    if job.parameters:
+        np.savez(job.parameters, **{name: tensor.detach().numpy() for name, tensor in model.named_parameters()})
     return {"stats": source.stats().to_json(), "state": source.state_dict()}
 
 
@@ -192,10 +214,12 @@ def main() -> None:
             world_size=job.world,
             timeout=datetime.timedelta(seconds=60),
         )
-    result = train(job)
-    if dist.is_initialized():
-        dist.barrier()
+        with fl.kvstore.create("dist_sync") as store:
+            result = train(job, store)
+            store.barrier()
         dist.destroy_process_group()
+    else:
+        result = train(job, None)
     tell(result=result)
 
 

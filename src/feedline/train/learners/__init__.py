@@ -12,6 +12,7 @@ from feedline.train.learners.nesterov import Nesterov
 from feedline.train.learners.quantized import quantized
 from feedline.train.learners.rmsprop import RMSProp
 from feedline.train.learners.sgd import SGD
+from feedline.train.learners.through_store import through_store
 from feedline.train.learners.torch_learner import TorchLearner
 from feedline.train.learners.universal import Universal
 
@@ -31,4 +32,5 @@ __all__ = [
     "block_momentum",
     "data_parallel",
     "quantized",
+    "through_store",
 ]

@@ -66,8 +66,11 @@ class Together(ABC):
                 raise RuntimeError(
                     "expected torch.distributed to be initialised: call init_process_group before training"
                 )
-            self._ranks = Collective(self._group, timeout=self._timeout)
+            self._ranks = self._connected()
         return self._ranks
+
+    def _connected(self) -> Collective:
+        return Collective(self._group, timeout=self._timeout)
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Workers`."""
