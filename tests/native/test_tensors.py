@@ -27,6 +27,8 @@ MAKE = {
     "sparse": lambda n: torch.ones(n).to_sparse(),
     "meta": lambda n: torch.empty(n, device="meta"),
 }
+if torch.cuda.is_available():
+    MAKE["cuda"] = lambda n: torch.randn(n, device="cuda")
 KINDS = st.sampled_from(sorted(MAKE))
 JOBS = st.lists(
     st.tuples(st.integers(0, 9), st.lists(KINDS, min_size=1, max_size=3), st.lists(KINDS, max_size=2)), max_size=5
@@ -98,7 +100,7 @@ def test_what_no_tensor_type_gives_is_refused():
     Other.__dlpack_c_exchange_api__ = 3
     with pytest.raises(ValueError, match="PyCapsule"):
         _native.all_like(Other, [], True)
-    table = (ctypes.c_uint64 * 8)(2)  # version 2.0, without functions
+    table = (ctypes.c_uint64 * 7)(2, 0, 1, 1, 1, 1, 1)  # version 2.0, with functions that nobody may call
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     Other.__dlpack_c_exchange_api__ = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
