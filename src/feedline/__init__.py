@@ -49,6 +49,7 @@ if _TYPE_CHECKING:
     from feedline.feed.loader import DataLoader, sample_rng
     from feedline.graph.plot import plot_network
     from feedline.graph.summary import summary
+    from feedline.runs import report
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ _NAMES = {
     "sample_rng": "feedline.feed.loader",
     "plot_network": "feedline.graph.plot",
     "summary": "feedline.graph.summary",
+    "report": "feedline.runs",
 }
 _ROOMS = ("kvstore", "train")
 
@@ -114,6 +116,7 @@ __all__ = [  # noqa: RUF022  # README order
     "register_exporter",
     "plot_network",
     "summary",
+    "report",
     "FeedlineError",
     "SchemaError",
     "DataError",

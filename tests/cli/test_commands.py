@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.runs.history import read_history
 from feedline.testing import bytes_digest
 from tests.cli.shell import ENV, feedline, start
 
@@ -242,6 +244,30 @@ def test_bench_accounts_for_its_time(kind, request):
     assert found["indexed"] in (False, kind == "ctf")
 
 
+def test_bench_writes_a_log_that_makes_a_page(npz, tmp_path):
+    """The log's sums are the bench's figures, and `report` shows them."""
+    log = tmp_path / "bench.jsonl"
+    found = document("bench", npz, "--seconds", "0.3", "--size", "32", "--log", log)
+    history = read_history(log)
+    fed = history.fed()
+    assert (fed.minibatches, fed.sequences, fed.samples) == tuple(
+        found[name] for name in ("minibatches", "sequences", "samples")
+    )
+    assert history.seconds > 0
+    assert history.ended["figures"]["copy_bytes_per_second"] == found["copy_bytes_per_second"]
+    page = feedline("report", log, "--output", tmp_path / "page.html").stdout.strip()
+    assert page == str(tmp_path / "page.html")
+    assert f"samples a minibatch ({fed.minibatches:,})" in Path(page).read_text("utf-8")
+    assert document("report", tmp_path)["page"] == str(tmp_path / "report.html")
+
+
+def test_report_says_what_is_missing(tmp_path):
+    """An exit code and a message; nothing is written."""
+    assert "expected a log in" in feedline("report", tmp_path, code=1).stderr
+    assert list(tmp_path.iterdir()) == []
+    assert "--loader" in feedline("bench", "--loader", "a:b", "--log", tmp_path / "a.jsonl", code=1).stderr
+
+
 def test_bench_for_people(npz):
     out = feedline("bench", npz, "--seconds", "0.2").stdout
     assert "where the caller's time goes" in out
@@ -250,6 +276,7 @@ def test_bench_for_people(npz):
 
 LOADERS = """
 import time
+from pathlib import Path
 
 import numpy as np
 

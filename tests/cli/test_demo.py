@@ -176,9 +176,20 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert any("with 2 workers" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["loss.png", "loss.svg", "report.html"]
+    drawn = ["network.svg"] if shutil.which("dot") else []
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "loss.png",
+        "loss.svg",
+        *drawn,
+        "report.html",
+        "run.jsonl",
+        "training.html",
+    ]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "resumed stream identical: yes" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "training.html").read_text()
+    assert "The run went on once after its process had ended" in page
+    assert ("data:image/svg+xml" in page) == bool(drawn)
     assert naming(str(tmp_path)) == []
     assert signal.getsignal(signal.SIGTERM) is before
 

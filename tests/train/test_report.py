@@ -102,7 +102,7 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
             with parts.open("a") as file:
                 file.write('{"event": "upd')
                 file.write("\n")
-    timeless = {"seconds", "waiting", "path"}
+    timeless = {"time", "seconds", "waiting", "evaluating", "saving", "stats", "path"}
 
     def figures(path):
         kept = ("update", "progress", "validation")
@@ -181,6 +181,26 @@ def test_tensorboard_of_an_interrupted_run(tmp_path):
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     assert [point.step for point in events.Scalars("summary/avg_loss")] == list(range(24, 241, 24))
+
+
+def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
+    """Sums over all spans are what the source delivered; the parts of the time are of the whole, and there."""
+    path = tmp_path / "run.jsonl"
+    run = session(tmp_path / "saved", reporters=[JsonLines(path)]).run()
+    start, *lines = read_lines(path)
+    assert (start["model"], start["corpus"]) == ("Noisy", {"sequences": 240, "samples": 240})
+    assert start["parameters"] == sum(parameter.numel() for parameter in run.trainer.model.parameters())
+    spans = [line for line in lines if line["event"] == "progress"]
+    stats = run.source.stats()
+    for name in ("minibatches", "sequences", "samples"):
+        assert sum(span["fed"][name] for span in spans) == getattr(stats, name)
+    assert {name: stream["lengths"] for name, stream in spans[0]["fed"]["streams"].items()} == {
+        name: [0, spans[0]["fed"]["sequences"]] for name in ("x", "y")
+    }
+    assert spans[-1]["stats"]["samples"] == stats.samples
+    shares = [[span[name] for name in ("waiting", "evaluating", "saving")] for span in spans]
+    assert all(sum(span) <= 1 for span in shares)
+    assert all(max(part) > 0 for part in zip(*shares, strict=True))
 
 
 def test_json_of_a_run_that_diverged(tmp_path):

@@ -13,6 +13,7 @@ from feedline.cli.convert import convert
 from feedline.cli.demo.command import demo
 from feedline.cli.inspect import inspect
 from feedline.cli.plan import plan
+from feedline.cli.report import report
 from feedline.cli.run import SETTINGS, run
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, convert, plan, bench, demo):
+for command in (inspect, convert, plan, bench, report, demo):
     app.command()(guarded(command))
 # Not guarded: a script's errors are its own, tracebacks and all.
 app.command(context_settings=SETTINGS)(run)

@@ -20,6 +20,7 @@ from feedline.cli.arguments import (
     WindowOption,
     parse_window,
 )
+from feedline.cli.bench_log import BenchLog
 from feedline.cli.console import (
     Debug,
     Json,
@@ -37,6 +38,13 @@ from feedline.data import Minibatch
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _COPY_BYTES, _COPY_SECONDS = 64 << 20, 0.5
+PARTS = {
+    "waiting": "waiting for chunks",
+    "mapping": "mapping and checking chunks",
+    "planning": "planning (order, packing)",
+    "gathering": "gathering (the copy)",
+    "python": "Python and the rest",
+}
 _LOOK_EVERY = 0.05  # seconds between looks at memory and the progress bar
 
 
@@ -58,6 +66,9 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
+    log: Annotated[
+        Path | None, typer.Option(help="Write what is fed as JSON lines, for `feedline report FILE`; overwritten.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -65,6 +76,8 @@ def bench(
     if (path is None) == (loader is None):
         raise ValueError("expected a path or --loader, one of them")
     if loader is not None:
+        if log is not None:
+            raise ValueError("expected a path with --log, got --loader: only minibatches of a source can be counted")
         _bench_loader(loader, seconds, json)
         return
     assert path is not None
@@ -73,7 +86,7 @@ def bench(
     with contextlib.closing(opened.corpus):
         shuffle = parse_window(window, opened.corpus)
         with MinibatchSource(opened.corpus, seed=seed, shuffle=shuffle, threads=threads, partition=(0, 1)) as source:
-            found = measure(opened, source, size, seconds, before)
+            found = measure(opened, source, size, seconds, before, log)
     found["threads"] = threads
     if json:
         print_json(found)
@@ -121,14 +134,31 @@ class Stopwatch:
         return timed
 
 
-def measure(opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int) -> dict[str, Any]:
+def measure(
+    opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: Path | None
+) -> dict[str, Any]:
     """Feed for ``seconds``; figures in JSON types, times in seconds, speeds in units a second."""
+    if log is None:
+        return _measure(opened, source, size, seconds, private_before, None)
+    about = {"path": opened.corpus.name, "format": opened.format, "size": size}
+    with BenchLog(log, source, seconds, about) as lines:
+        found = _measure(opened, source, size, seconds, private_before, lines)
+        figures = {name: value for name, value in found.items() if name not in ("time", *about)}
+        lines.end({PARTS[name]: spent for name, spent in found["time"].items() if spent}, figures)
+    return found
+
+
+def _measure(
+    opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: BenchLog | None
+) -> dict[str, Any]:
     # Everything between the order and the arrays goes through here, copies made ahead included.
     watched = Stopwatch(source._ahead, "plan", "refill", "gather")
     began, cpu = time.perf_counter(), time.process_time()
     first = _next(source, size)
     first_seconds = time.perf_counter() - began
     delivered = _nbytes(first)
+    if log is not None:
+        log.count(first)
     peak, looked = memory(), 0.0
     with progress("feeding") as show:
         while (now := time.perf_counter() - began) < seconds:
@@ -136,8 +166,13 @@ def measure(opened: Opened, source: MinibatchSource, size: int, seconds: float, 
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
                 show(int(now * 1000), int(seconds * 1000))
-            delivered += _nbytes(_next(source, size))
+            minibatch = _next(source, size)
+            delivered += _nbytes(minibatch)
+            if log is not None:
+                log.count(minibatch)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    if log is not None:
+        log.rest()
     stats = source.stats()
     # A mapped corpus is "read" (mapped, checked) in the caller, any other in threads that the caller may wait for.
     reading = stats.read_seconds if opened.corpus.random_access else 0.0
@@ -222,15 +257,8 @@ def _print(found: dict[str, Any]) -> None:
         },
     )
     stdout().print("\nwhere the caller's time goes", style="bold")
-    names = {
-        "waiting": "waiting for chunks",
-        "mapping": "mapping and checking chunks",
-        "planning": "planning (order, packing)",
-        "gathering": "gathering (the copy)",
-        "python": "Python and the rest",
-    }
     rows = []
-    for key, name in names.items():
+    for key, name in PARTS.items():
         spent = found["time"][key]
         if spent or key != "mapping":
             per = 1e6 * spent / found["minibatches"]

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError
 from feedline.feed.protocol import whole_number
+from feedline.runs.feeding import Fed, Feeding
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.ranks import Ranks, rank, restore_random_state
 from feedline.train.schedules import Schedule
@@ -88,7 +89,9 @@ class Progress:
         summary: sums over its label samples.
         minibatches: updates in it.
         seconds: wall time in it, without the time between a checkpoint and the restore from it.
-        waiting: share of that time spent waiting for the source, 0 to 1.
+        waiting, evaluating, saving: shares of that time spent waiting for the source, in validations, and writing
+            checkpoints, 0 to 1.
+        fed: what this rank's feed delivered in it.
     """
 
     number: int
@@ -96,6 +99,9 @@ class Progress:
     minibatches: int
     seconds: float
     waiting: float
+    evaluating: float
+    saving: float
+    fed: Fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +372,7 @@ class TrainingSession:
         self.samples += summary.samples
         self.minibatches += 1
         self.sweeps += bool(minibatch.sweep_end) if workers is None else self.trainer.sweeps - sweeps
+        self._since.feeding.add(minibatch)
         return summary
 
     def _after_update(self, summary: Summary) -> None:
@@ -413,7 +420,9 @@ class TrainingSession:
 
     def _validate(self) -> None:
         assert self.validation is not None
+        began = time.perf_counter()
         result = self._test(self.validation, self._validations_done)
+        self._since.evaluated += time.perf_counter() - began
         self._validations_done += 1
         self._validated, self._validated_at = result.summary, self.minibatches
         self._report_test("validation", result)
@@ -500,7 +509,9 @@ class TrainingSession:
             "controllers": [[type(controller).__name__, controller.state_dict()] for controller in self.controllers],
             "random": generators,
         }
+        began = time.perf_counter()
         path = self._checkpoints.save(self.samples, tensors, state)
+        self._since.saved += time.perf_counter() - began
         for reporter in self.reporters:
             reporter.on_checkpoint(self, path)
 
@@ -566,6 +577,9 @@ class _Sums:
     summary: Summary = NOTHING
     minibatches: int = 0
     waited: float = 0.0
+    evaluated: float = 0.0
+    saved: float = 0.0
+    feeding: Feeding = field(default_factory=Feeding)
     _before: float = 0.0
     _began: float = 0.0
 
@@ -579,16 +593,21 @@ class _Sums:
 
     def progress(self, number: int) -> Progress:
         seconds = self._seconds()
-        waiting = min(1.0, self.waited / seconds) if seconds else 0.0
-        return Progress(number, self.summary, self.minibatches, seconds, waiting)
+        waiting, evaluating, saving = (
+            min(1.0, spent / seconds) if seconds else 0.0 for spent in (self.waited, self.evaluated, self.saved)
+        )
+        fed = self.feeding.fed()
+        return Progress(number, self.summary, self.minibatches, seconds, waiting, evaluating, saving, fed)
 
     def to_json(self) -> list[Any]:
-        return [_summary_to_json(self.summary), self.minibatches, self.waited, self._seconds()]
+        spent = [self.waited, self.evaluated, self.saved, self._seconds()]
+        return [_summary_to_json(self.summary), self.minibatches, self.feeding.fed().to_json(), *spent]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> _Sums:
-        summary, minibatches, waited, seconds = data
-        return cls(_summary_from_json(summary), minibatches, waited, seconds)
+        summary, minibatches, fed, waited, evaluated, saved, seconds = data
+        feeding = Feeding(Fed.from_json(fed))
+        return cls(_summary_from_json(summary), minibatches, waited, evaluated, saved, feeding, seconds)
 
     def _seconds(self) -> float:
         return self._before + time.perf_counter() - self._began

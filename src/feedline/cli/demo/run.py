@@ -138,6 +138,9 @@ def run(settings: Settings, out: Path, view: View) -> Outcome:
         large = None
         if settings.large_bytes:
             large = feed_large(settings, folder, corpora, view)
+        for name in ("run.jsonl", "network.svg"):
+            if (folder / "checkpoints" / name).exists():  # the picture is drawn only where dot is installed
+                shutil.copy(folder / "checkpoints" / name, out)
     losses = {"killed": killed.pop("losses"), "resumed": resumed.pop("losses")}
     seconds = time.perf_counter() - began
     return Outcome(asdict(settings), facts, losses, killed, resumed, proof, agreement, large, seconds)

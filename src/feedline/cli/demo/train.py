@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
 from feedline.kvstore import KVStore
 from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, through_store
-from feedline.train.report.base import Silent
+from feedline.train.report import JsonLines, Silent
 from feedline.train.session import Evaluated, Progress
 
 
@@ -79,14 +80,25 @@ class SyllableCounter(nn.Module):
         self.lstm = nn.LSTM(16, hidden, batch_first=True)
         self.output = nn.Linear(hidden, CLASSES)
 
-    def forward(self, minibatch: fl.Minibatch) -> torch.Tensor:
-        """Logits (words, CLASSES)."""
-        # One-hot samples: the indices of the sparse stream are the letters themselves.
-        value: Any = minibatch["letters"]
-        letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
+    def forward(self, letters: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Logits (words, CLASSES) of letters (words, longest) and the lengths of the words (words,)."""
         states, _ = self.lstm(self.embedding(letters))
-        last = torch.from_numpy(value.lengths - 1)
-        return self.output(states[torch.arange(len(last)), last])
+        return self.output(states[torch.arange(len(lengths)), lengths - 1])
+
+
+def read(model: nn.Module, minibatch: fl.Minibatch) -> torch.Tensor:
+    """The model's logits for a minibatch."""
+    # One-hot samples: the indices of the sparse stream are the letters themselves.
+    value: Any = minibatch["letters"]
+    letters = fl.Value.from_dense(value.indices, value.offsets).torch(layout="padded")
+    return model(letters, torch.from_numpy(value.lengths))
+
+
+def draw(model: nn.Module, path: Path) -> None:
+    """The model's picture, for the report, where Graphviz' dot is there to draw it."""
+    if shutil.which("dot") is not None:
+        words = (torch.zeros(2, 9, dtype=torch.int32), torch.tensor([9, 5]))
+        fl.plot_network(model, words, title="syllables of words").render(outfile=path, cleanup=True)
 
 
 def losses(logits: torch.Tensor, minibatch: fl.Minibatch) -> torch.Tensor:
@@ -165,12 +177,16 @@ def train(job: Job, store: KVStore | None) -> dict[str, Any]:
         learner = through_store(learner, store)  # (1) all learn from one global minibatch, whatever their share
     source = open_source(job.train, job.seed, job.sweeps)  # (2) takes its part: asks torch.distributed who it is
     held_out = fl.MinibatchSource(fl.CTFDeserializer(job.held_out, STREAMS), shuffle=False, max_sweeps=1)
+    picture = Path(job.checkpoints) / "network.svg"
+    if job.rank == 0 and not picture.exists():
+        picture.parent.mkdir(exist_ok=True)
+        draw(model, picture)
     TrainingSession(
-        Trainer(model, losses, wrong, learner),
+        Trainer(model, losses, wrong, learner, forward=read),
         Recorded(source, LedgerWriter(Path(job.ledger))),
         job.size,
         progress=fl.minibatches(1),
-        reporters=[Teller(source)] if job.rank == 0 else [],
+        reporters=[Teller(source), JsonLines(Path(job.checkpoints) / "run.jsonl")] if job.rank == 0 else [],
         # (3) goes on from the newest checkpoint there, if there is one; nothing is read to get to its place
         saving=Saving(job.checkpoints, every=fl.minibatches(job.every)),
         test=Evaluation(held_out, size=8192),

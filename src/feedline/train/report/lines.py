@@ -2,7 +2,8 @@
 
 Every line has ``event`` and ``samples`` (label samples trained so far). An average that is no finite number is null,
 as JSON has no word for it; ``counted`` is 0 where there was nothing to average. A restored run appends to the file;
-lines of a part that was trained again repeat their samples, and `read_lines` keeps the last of them.
+lines of a part that was trained again repeat their samples, and `read_lines` keeps the last of them. `feedline.report`
+makes a page of such a file.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+from feedline import __version__
+from feedline.runs.log import read_log
 from feedline.train.ranks import rank
 from feedline.train.report.base import Silent
 from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.trainer import Summary, uncompiled
 
 
 class JsonLines(Silent):
@@ -41,7 +45,7 @@ class JsonLines(Silent):
         self._file = path.open("a", encoding="utf-8")
         if _is_torn(path):
             self._file.write("\n")  # or the first line of this run would be lost with what a crash left of the last
-        self._write("start", run)
+        self._write("start", run, **_described(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """One line, if asked for."""
@@ -49,7 +53,7 @@ class JsonLines(Silent):
             self._write("update", run, **_sums(summary))
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Sums since the last one, learning rates, speed, share of time spent waiting."""
+        """Sums since the last one, learning rates, where the time went, what the feed delivered and holds."""
         self._write(
             "progress",
             run,
@@ -57,6 +61,10 @@ class JsonLines(Silent):
             minibatches=progress.minibatches,
             seconds=progress.seconds,
             waiting=progress.waiting,
+            evaluating=progress.evaluating,
+            saving=progress.saving,
+            fed=progress.fed.to_json(),
+            stats=_stats(run),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
             **_sums(progress.summary),
@@ -79,7 +87,7 @@ class JsonLines(Silent):
 
     def _write(self, event: str, run: TrainingSession, **more: Any) -> None:
         if self._file is not None:
-            line = {"event": event, "samples": run.samples, "sweeps": run.sweeps, **more}
+            line = {"event": event, "samples": run.samples, "sweeps": run.sweeps, "time": round(time.time(), 3), **more}
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
 
@@ -97,18 +105,11 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Events of a file in order of samples, each once: of a part that was trained again, the last time.
 
     What was written after the place where a run began again is that run's to tell. A line torn by a crash is left out.
+
+    Raises:
+        DataError: a line is JSON, and no event.
     """
-    kept: dict[tuple[str, int], dict[str, Any]] = {}
-    for text in Path(path).read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if line["event"] == "start":
-            kept = {key: old for key, old in kept.items() if old["samples"] <= line["samples"]}
-        kept.pop((line["event"], line["samples"]), None)
-        kept[line["event"], line["samples"]] = line
-    return sorted(kept.values(), key=lambda line: line["samples"])
+    return read_log(path, dict).events
 
 
 def plot_losses(lines: str | os.PathLike[str], picture: str | os.PathLike[str]) -> None:
@@ -145,6 +146,33 @@ def _sums(summary: Summary) -> dict[str, Any]:
     if not summary.samples:
         return {"loss": None, "metric": None, "counted": 0}
     return {"loss": _finite(summary.loss), "metric": _finite(summary.metric), "counted": summary.samples}
+
+
+def _described(run: TrainingSession) -> dict[str, Any]:
+    """What is trained on what, as far as the source can tell."""
+    trainer, workers = run.trainer, run.trainer.workers
+    schema = getattr(run.source, "schema", None)
+    return {
+        "feedline": __version__,
+        "model": type(uncompiled(trainer.model)).__name__,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "learners": [type(learner).__name__ for learner in trainer.learners],
+        "workers": 1 if workers is None else workers.ranks.count,
+        "streams": {} if schema is None else {name: repr(stream) for name, stream in schema.items()},
+        "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
+    }
+
+
+def _counted(source: Any, what: str) -> int | None:
+    try:
+        return int(getattr(source, what))
+    except (AttributeError, ValueError):  # a source of the user's own, or one that only reading could count
+        return None
+
+
+def _stats(run: TrainingSession) -> dict[str, Any]:
+    stats = getattr(run.source, "stats", None)
+    return stats().to_json() if callable(stats) else {}
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,0 +1,229 @@
+"""Which charts a run has, and what each one says: from its history to tables of numbers.
+
+A chart without numbers is left out. Nothing here draws; see `drawing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from feedline.runs.feeding import Fed
+from feedline.runs.history import History, Span
+from feedline.runs.table import Number, Table, joined, thinned
+
+Pairs = Sequence[tuple[Number, Number | None]]
+_MAY_SPAN_DECADES = ("loss", "metric", "rate")  # of others, it is the zero that tells
+MOST_COLUMNS = 6  # as many as colours and dashes tell apart
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture and its table.
+
+    Attributes:
+        key: unique on the page.
+        title: heading.
+        says: what is shown, in a sentence or two.
+        unit: of the numbers; ``"%"`` for shares given in percent.
+        table: what is shown.
+        logarithmic: numbers span so much that only a logarithmic scale shows all.
+        bars: rows are classes named by `labels`, not places along the run.
+        labels: of the rows, with `bars`.
+    """
+
+    key: str
+    title: str
+    says: str
+    unit: str
+    table: Table
+    logarithmic: bool = False
+    bars: bool = False
+    labels: tuple[str, ...] = ()
+
+
+def learning_charts(history: History) -> list[Chart]:
+    """Loss, metric and learning rates."""
+    return [
+        *_line(
+            history,
+            "loss",
+            "Loss",
+            "Average loss a label sample; lower is better.",
+            "loss",
+            _averages(history, "loss"),
+        ),
+        *_line(history, "metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")),
+        *_line(
+            history,
+            "rate",
+            "Learning rate",
+            "Of each learner, at the end of each span.",
+            "rate",
+            _rates(history),
+        ),
+    ]
+
+
+def time_charts(history: History) -> list[Chart]:
+    """Throughput, and what the time was spent on."""
+    spans = history.spans
+    speed = [(span.samples, span.counted / span.seconds) for span in spans if span.seconds > 0]
+    shares: dict[str, Pairs] = {
+        "waiting for data": [(span.samples, _percent(span.waiting)) for span in spans],
+        "evaluating": [(span.samples, _percent(span.evaluating)) for span in spans],
+        "saving": [(span.samples, _percent(span.saving)) for span in spans],
+    }
+    spent = {name: pairs for name, pairs in shares.items() if name.startswith("waiting") or any(p[1] for p in pairs)}
+    return [
+        *_line(
+            history,
+            "speed",
+            "Throughput",
+            f"{history.counts.capitalize()} a second of wall time, over each span.",
+            "samples/s",
+            {"throughput": speed},
+        ),
+        *_line(history, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent),
+    ]
+
+
+def feed_charts(history: History) -> list[Chart]:
+    """Minibatch sizes, padding, lengths, mixing and memory."""
+    fed = [(span.samples, span.fed) for span in history.spans if span.fed is not None and span.fed.minibatches]
+    total = history.fed()
+    sequences = (history.about.get("corpus") or {}).get("sequences")
+    sizes: dict[str, Pairs] = {
+        "largest": [(at, one.largest) for at, one in fed],
+        "mean": [(at, one.samples / one.minibatches) for at, one in fed],
+        "smallest": [(at, one.smallest) for at, one in fed],
+    }
+    says = "Of the rows of a minibatch padded to its longest sequence, the share that is padding."
+    found = [
+        *_line(history, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
+        *_line(history, "padding", "Padding", says, "%", _padding(fed, total)),
+        *_lengths(total),
+    ]
+    if sequences and sequences > 2:
+        says = (
+            "Between sequences delivered one after the other: how far apart they lie in the corpus, in percent of what "
+            "a full shuffle gives on average; and how many are neighbours in the corpus, too. A full shuffle shows "
+            "about 100 % and 0 %, the order of the corpus about 0 % and 100 %."
+        )
+        found += _line(
+            history,
+            "mixing",
+            "Shuffle quality",
+            says,
+            "%",
+            {
+                "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
+                "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
+            },
+        )
+    held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
+    if any(number for _, number in held):
+        found += _line(
+            history,
+            "held",
+            "Memory of the feed",
+            "Decoded chunks held in private memory, at the end of each span.",
+            "MB",
+            {"held": held},
+        )
+    return found
+
+
+def ragged_streams(fed: Fed | None) -> list[str]:
+    """Streams with a sequence of another length than 1, those with most padding first."""
+    if fed is None:
+        return []
+    ragged = [name for name, one in fed.streams.items() if sum(one.lengths) != sum(one.lengths[1:2])]
+    return sorted(ragged, key=lambda name: fed.streams[name].samples - fed.streams[name].padded)
+
+
+def length_classes(count: int) -> list[str]:
+    """Names of the first ``count`` classes of lengths: 0, 1, 2-3, 4-7, …"""
+    return [str(k) if k < 2 else f"{1 << (k - 1)}-{(1 << k) - 1}" for k in range(count)]
+
+
+def _averages(history: History, what: str) -> dict[str, Pairs]:
+    found: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
+    kinds = sorted(history.averages, key=lambda average: average.kind)
+    for kind, averages in groupby(kinds, key=lambda average: average.kind):
+        name = {"update": "each update"}.get(kind, kind)
+        found[name] = [(average.samples, getattr(average, what)) for average in averages]
+    return found
+
+
+def _rates(history: History) -> dict[str, Pairs]:
+    learners = history.about.get("learners", [])
+    count = max((len(span.rates) for span in history.spans), default=0)
+    names = [f"{i + 1}: {learners[i]}" if i < len(learners) else f"{i + 1}" for i in range(count)]
+    return {
+        name: [(span.samples, span.rates[i]) for span in history.spans if i < len(span.rates)]
+        for i, name in enumerate(names)
+    }
+
+
+def _padding(fed: Iterable[tuple[int, Fed]], total: Fed | None) -> dict[str, Pairs]:
+    spans = list(fed)
+    return {
+        name: [
+            (at, 100 * (1 - stream.samples / stream.padded))
+            for at, one in spans
+            if (stream := one.streams.get(name)) is not None and stream.padded
+        ]
+        for name in ragged_streams(total)
+    }
+
+
+def _lengths(total: Fed | None) -> list[Chart]:
+    names = ragged_streams(total)[:MOST_COLUMNS]
+    if total is None or not names:
+        return []
+    classes = max(len(total.streams[name].lengths) for name in names)
+    columns = {name: list(enumerate(total.streams[name].lengths)) for name in names}
+    table = joined("class", {name: [(k, n) for k, n in column] for name, column in columns.items()})
+    first = min(row.at for row in table.rows if any(row.values))
+    rows = tuple(row for row in table.rows if row.at >= first)
+    labels = tuple(length_classes(classes)[int(row.at)] for row in rows)
+    says = "Sequences by their number of samples, over the whole run; classes double in width."
+    return [
+        Chart(
+            "lengths",
+            "Lengths of sequences",
+            says,
+            "sequences",
+            Table("samples", table.columns, rows, len(rows)),
+            bars=True,
+            labels=labels,
+        )
+    ]
+
+
+def _line(history: History, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
+    table = joined(history.counts, dict(list(columns.items())[:MOST_COLUMNS]))
+    if not table.rows:
+        return []
+    if len(columns) > MOST_COLUMNS:
+        says += f" Shown are {MOST_COLUMNS} of {len(columns)}."
+    numbers = table.numbers()
+    logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
+    return [Chart(key, title, says, unit, thinned(table), logarithmic)]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def seconds_by_part(spans: Iterable[Span]) -> dict[str, float]:
+    """Wall time by what it was spent on, in seconds; parts that took none are left out, training never."""
+    parts = {"training": 0.0, "waiting for data": 0.0, "evaluating": 0.0, "saving": 0.0}
+    for span in spans:
+        others = {"waiting for data": span.waiting, "evaluating": span.evaluating, "saving": span.saving}
+        for name, share in others.items():
+            parts[name] += span.seconds * (share or 0.0)
+        parts["training"] += span.seconds * max(0.0, 1 - sum(share or 0.0 for share in others.values()))
+    return {name: seconds for name, seconds in parts.items() if seconds or name == "training"}

@@ -1,0 +1,235 @@
+"""Charts as HTML and SVG: a picture that stretches with the page, its legend, and its table.
+
+The SVG is stretched to its box, so lines keep their width by ``non-scaling-stroke``, points are strokes of no length,
+and the scales stand beside it as text that stays readable on a phone. Series differ by colour and by dashes. Every text
+is escaped. The script of the page finds all it needs in the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from feedline.runs.charts import Chart
+from feedline.runs.table import Number, Row, Table
+
+_SIDE = 1000.0  # of the SVG's own square
+_MOST_POINTS = 40  # more than these, and points would hide the line
+_BAR_GROUP = 0.8  # of the room of a class
+
+
+def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
+    """A section with heading, legend, picture and table.
+
+    Args:
+        chart: what to show; it has at least one number.
+        restarts: places on the axis where the run went on after an interruption.
+    """
+    across, up = (_bands(chart) if chart.bars else _along(chart.table)), _upward(chart)
+    marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
+    drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart.table, across, up)
+    key = escape(chart.key)
+    return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
+<h3 id="{key}-title">{escape(chart.title)}</h3>
+<p class="says">{escape(chart.says)}{_thinned(chart.table)}</p>
+{_legend(chart, bool(marks))}
+<figure><div class="plot">
+<div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
+<div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
+aria-label="{escape(_told(chart))}">
+{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}
+{"".join(f'<path class="mark" d="M{across(at):.1f} 0V1000"/>' for at in marks)}
+{drawn}
+</svg><div class="cursor" hidden></div></div>
+<div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
+</div><figcaption><span>{escape(_unit(chart))}</span> <span>{escape(_axis(chart))}</span></figcaption></figure>
+<p class="readout" aria-hidden="true">&nbsp;</p>
+<details><summary>Numbers of “{escape(chart.title)}”</summary><div class="scroll" tabindex="0" role="region"
+aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></details>
+</section>
+"""
+
+
+class Scale:
+    """Numbers to 0 ... 1000 of the picture, and the places with a label."""
+
+    def __init__(self, low: float, high: float, logarithmic: bool = False) -> None:
+        low, high = tame(low), tame(high)
+        self._log = logarithmic
+        if self._log:
+            decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            step = max(1, math.ceil((len(decades) - 1) / 6))
+            self.ticks = [(10.0**k, short(10.0**k)) for k in decades[::step]]
+            low, high = 10.0 ** decades[0], 10.0 ** decades[-1]
+        else:
+            low, high, at = rounded(low, high)
+            self.ticks = [(number, short(number)) for number in at]
+        self._low, self._high = self._place(low), self._place(high)
+
+    def __call__(self, number: Number) -> float:
+        """Where a number stands."""
+        return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
+
+    def _place(self, number: Number) -> float:
+        return math.log10(tame(number)) if self._log else tame(number)
+
+
+def tame(number: Number) -> float:
+    """As a picture can tell it: what is beyond 1e300, or within 1e-300 of 0, would overflow on the way there."""
+    return 0.0 if abs(number) < 1e-300 else max(-1e300, min(1e300, float(number)))
+
+
+def rounded(low: float, high: float, count: int = 5) -> tuple[float, float, list[float]]:
+    """Bounds around ``low`` and ``high``, and about ``count`` round numbers from one to the other."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (0.0, 1.0)
+    if 0 < low <= 0.6 * high:
+        low = 0.0
+    rough = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * k for k in (1, 2, 2.5, 5, 10) if unit * k >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [round(k * step, 12 - math.floor(math.log10(step))) for k in range(first, last + 1)]
+    return ticks[0], ticks[-1], ticks
+
+
+def short(number: Number) -> str:
+    """For scales: ``2.5k``, ``0.001``, ``1e-06``."""
+    size = abs(number)
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= unit:
+            return f"{number / unit:.6g}{name}"
+    return f"{number:.6g}"
+
+
+def exact(number: Number | None) -> str:
+    """For tables: whole numbers whole, others to six digits; nothing for None."""
+    if number is None:
+        return ""
+    return str(number) if isinstance(number, int) else f"{number:.6g}"
+
+
+def _along(table: Table) -> Scale:
+    scale = Scale.__new__(Scale)
+    low, high = float(table.rows[0].at), float(table.rows[-1].at)
+    _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
+    # The run ends where the picture ends: round bounds would leave an empty part that looks like a run cut off.
+    scale._log, scale._low, scale._high = False, min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
+    scale.ticks = [(at, short(at)) for at in ticks if scale._low <= at <= scale._high]
+    return scale
+
+
+def _upward(chart: Chart) -> Scale:
+    numbers = chart.table.numbers()
+    if chart.bars or chart.unit == "%":
+        return Scale(min(0.0, *numbers), max(numbers))
+    return Scale(min(numbers), max(numbers), chart.logarithmic)
+
+
+def _bands(chart: Chart) -> Callable[[Number], float]:
+    """The middle of each class."""
+    first, count = chart.table.rows[0].at, len(chart.table.rows)
+    return lambda at: _SIDE * (at - first + 0.5) / count
+
+
+def _lines(table: Table, across: Callable[[Number], float], up: Scale) -> str:
+    found = []
+    for k in range(len(table.columns)):
+        at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        if len(at) > 1:
+            found.append(f'<path class="line s{k + 1}" d="{path}"/>')
+        if len(at) <= _MOST_POINTS:
+            points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
+            found.append(f'<path class="point s{k + 1}" d="{points}"/>')
+    return "\n".join(reversed(found))  # what comes first in the legend lies on top
+
+
+def _bars(table: Table, across: Callable[[Number], float], up: Scale) -> str:
+    room = _SIDE * _BAR_GROUP / len(table.rows)
+    width = room / len(table.columns)
+    return "\n".join(
+        f'<rect class="s{k + 1}" x="{across(row.at) - room / 2 + k * width:.1f}" y="{_SIDE - up(number):.1f}" '
+        f'width="{width:.1f}" height="{up(number):.1f}"/>'
+        for row in table.rows
+        for k, number in enumerate(row.values)
+        if number
+    )
+
+
+def _legend(chart: Chart, marked: bool) -> str:
+    shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
+    items = [(f"s{k + 1}", shape, name) for k, name in enumerate(chart.table.columns)]
+    if marked:
+        items.append(("", '<path class="mark" d="M12 0V12"/>', "went on after an interruption"))
+    return f"""<ul class="legend">{
+        "".join(
+            f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
+            for kind, shape, name in items
+        )
+    }</ul>"""
+
+
+def _tick(side: str, percent: float, text: str) -> str:
+    return f'<span style="{side}:{percent:.2f}%">{escape(text)}</span>'
+
+
+def _x_ticks(chart: Chart, across: Callable[[Number], float]) -> str:
+    if not isinstance(across, Scale):
+        # Names of many classes would run into each other.
+        every = math.ceil(len(chart.labels) / 8)
+        places: Iterable[tuple[Number, str]] = (
+            (row.at, label) for row, label in list(zip(chart.table.rows, chart.labels, strict=True))[::every]
+        )
+    else:
+        places = across.ticks
+    return "".join(_tick("left", across(at) / 10, text) for at, text in places)
+
+
+def _unit(chart: Chart) -> str:
+    return f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
+
+
+def _axis(chart: Chart) -> str:
+    return f"{chart.table.axis} →"
+
+
+def _thinned(table: Table) -> str:
+    if table.total == len(table.rows):
+        return ""
+    return f" Shown are {len(table.rows):,} of {table.total:,} rows: first, last, lowest and highest of each stretch."
+
+
+def _told(chart: Chart) -> str:
+    """The picture in words."""
+    said = []
+    for k, name in enumerate(chart.table.columns):
+        rows = [row for row in chart.table.rows if row.values[k] is not None]
+        low, high = (choose(rows, key=lambda row: row.values[k] or 0) for choose in (min, max))
+        first, last = rows[0], rows[-1]
+        ends = (
+            "" if chart.bars else f"from {exact(first.values[k])} at {exact(first.at)} to {exact(last.values[k])} at "
+        )
+        ends += "" if chart.bars else f"{exact(last.at)}, "
+        said.append(f"{name}: {ends}lowest {_where(chart, low, k)}, highest {_where(chart, high, k)}")
+    return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."
+
+
+def _where(chart: Chart, row: Row, k: int) -> str:
+    return f"{exact(row.values[k])} at {_name(chart, row)}"
+
+
+def _name(chart: Chart, row: Row) -> str:
+    return chart.labels[chart.table.rows.index(row)] if chart.bars else exact(row.at)
+
+
+def _table(chart: Chart, across: Callable[[Number], float]) -> str:
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (chart.table.axis, *chart.table.columns))
+    names = chart.labels if chart.bars else [exact(row.at) for row in chart.table.rows]
+    rows = "\n".join(
+        f'<tr data-x="{across(row.at):.1f}"><th scope="row">{escape(name)}</th>'
+        f"{''.join(f'<td>{exact(number)}</td>' for number in row.values)}</tr>"
+        for name, row in zip(names, chart.table.rows, strict=True)
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>"

@@ -1,0 +1,81 @@
+"""What stands out in a run, in sentences: what a reader of the page should look at first, and what to do about it.
+
+The thresholds are where a change is worth its trouble: a tenth of the time, three tenths of the rows, half of a full
+shuffle.
+"""
+
+from __future__ import annotations
+
+from feedline.runs.charts import ragged_streams, seconds_by_part
+from feedline.runs.folder import Run
+from feedline.runs.history import History
+
+_WAITING, _SAVING, _PADDING, _MIXED = 0.1, 0.1, 0.3, 0.5
+
+
+def findings(run: Run) -> list[str]:
+    """Sentences, plain text; none if nothing stands out."""
+    return [*_course(run.history), *_time(run.history), *_feed(run)]
+
+
+def _course(history: History) -> list[str]:
+    found = []
+    if history.ended is None:
+        found.append("The log has no end: the run is still going on, or its process was killed.")
+    elif history.ended.get("interrupted"):
+        found.append("The run was interrupted, and saved before it ended.")
+    if history.restarts:
+        times = "once" if len(history.restarts) == 1 else f"{len(history.restarts)} times"
+        places = ", ".join(f"{at:,}" for at in history.restarts[:8]) + (", …" if len(history.restarts) > 8 else "")
+        found.append(
+            f"The run went on {times} after its process had ended, at {places} label samples. What was trained again "
+            "is counted once."
+        )
+    if history.torn:
+        lines = "1 line" if history.torn == 1 else f"{history.torn} lines"
+        found.append(f"{lines} of the log could not be read, as a kill leaves them; nothing of it is shown.")
+    diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
+    if diverged:
+        found.append(
+            f"The loss was no finite number in {len(diverged)} of {len(history.spans)} spans, first at "
+            f"{diverged[0]:,} label samples: a smaller learning rate, or gradient clipping, may help."
+        )
+    return found
+
+
+def _time(history: History) -> list[str]:
+    parts, found = seconds_by_part(history.spans), []
+    whole = sum(parts.values())
+    if whole and parts.get("waiting for data", 0.0) > _WAITING * whole:
+        found.append(
+            f"{parts['waiting for data'] / whole:.0%} of the time was spent waiting for data. More threads= or "
+            "read_ahead=, a store instead of text, or fewer random accesses make up for it; feedline bench measures."
+        )
+    if whole and parts.get("saving", 0.0) > _SAVING * whole:
+        found.append(f"{parts['saving'] / whole:.0%} of the time went into checkpoints: save less often.")
+    return found
+
+
+def _feed(run: Run) -> list[str]:
+    history, fed, found = run.history, run.history.fed(), []
+    skipped = max(history.skipped, run.quarantined.count)
+    if skipped:
+        were = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
+        found.append(f"{were} unreadable and passed over: see errors.")
+    for name in ragged_streams(fed):
+        assert fed is not None
+        stream = fed.streams[name]
+        if stream.padded and 1 - stream.samples / stream.padded > _PADDING:
+            found.append(
+                f"Padded, {1 - stream.samples / stream.padded:.0%} of the rows of stream {name} are padding; "
+                'layout="packed" or "nested" does without.'
+            )
+    sequences = (history.about.get("corpus") or {}).get("sequences")
+    if fed is not None and fed.pairs and sequences and sequences > 2:
+        distance = fed.jumps / fed.pairs / (sequences / 3)
+        if distance < _MIXED:
+            found.append(
+                f"Sequences delivered one after the other lie {distance:.0%} as far apart in the corpus as a full "
+                "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
+            )
+    return found

@@ -1,0 +1,131 @@
+"""What lies in a run folder: the log, quarantine files, the picture of the network.
+
+| file | written by |
+|---|---|
+| ``run.jsonl``, or the only other log | `feedline.train.JsonLines`, ``feedline bench --log`` |
+| ``quarantine*.jsonl`` | a source with ``on_error="skip"`` and ``quarantine=`` |
+| ``network.svg`` | whoever draws it |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import DataError
+from feedline.runs.history import History, Saved, read_history
+
+LOG, NETWORK, QUARANTINE = "run.jsonl", "network.svg", "quarantine*.jsonl"
+MOST_LISTED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Unreadable sequences.
+
+    Attributes:
+        first: lines of the first `MOST_LISTED` different ones.
+        count: of different ones.
+        files: they are listed in.
+    """
+
+    first: list[dict[str, Any]]
+    count: int
+    files: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder, read.
+
+    Attributes:
+        folder: of the log.
+        history: what the log says.
+        quarantined: what could not be read.
+        network: an SVG, or None.
+    """
+
+    folder: Path
+    history: History
+    quarantined: Quarantined
+    network: bytes | None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.folder.resolve().name
+
+    def is_kept(self, saved: Saved) -> bool:
+        """Whether a checkpoint still lies where it was written, or where the run folder was moved to."""
+        path = Path(saved.path)
+        moved = (self.folder / path.name, self.folder / path.parent.name / path.name)
+        return any(place.is_dir() for place in (path, *moved))
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder, or a log in one.
+
+    Raises:
+        FileNotFoundError: no such folder or file, or no log in the folder.
+        DataError: several logs and none of them is ``run.jsonl``; a log that is none.
+    """
+    log = _log(Path(path))
+    network = log.parent / NETWORK
+    return Run(
+        log.parent,
+        read_history(log),
+        _quarantined(log.parent),
+        network.read_bytes() if network.is_file() else None,
+    )
+
+
+def _log(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise FileNotFoundError(f"expected a run folder or a log, got {path}, which is not there")
+    for name in (LOG, f"{LOG}.rank0"):
+        if (path / name).is_file():
+            return path / name
+    others = sorted(set(path.glob("*.jsonl")) - set(path.glob(QUARANTINE)))
+    if not others:
+        raise FileNotFoundError(
+            f"expected a log in {path}, such as {LOG}, got none; JsonLines(folder / {LOG!r}) among a session's "
+            "reporters writes one"
+        )
+    if len(others) > 1:
+        raise DataError(
+            f"expected {LOG} or one other log, got {', '.join(other.name for other in others)}",
+            path=str(path),
+            hint="name the file instead of the folder",
+        )
+    return others[0]
+
+
+def _quarantined(folder: Path) -> Quarantined:
+    files = sorted(folder.glob(QUARANTINE))
+    first: list[dict[str, Any]] = []
+    seen: set[tuple[Any, Any]] = set()
+    for line in (line for file in files for line in _lines(file)):
+        # Every process lists what it meets: one that went on lists it again.
+        key = (line.get("path"), line.get("sequence"))
+        if key not in seen:
+            seen.add(key)
+            if len(first) < MOST_LISTED:
+                first.append(line)
+    return Quarantined(first, len(seen), [file.name for file in files])
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open("rb") as lines:
+        for text in lines:
+            try:
+                line = json.loads(text)
+            except ValueError:  # torn by a kill; the process that goes on lists the sequence again
+                continue
+            if isinstance(line, dict):
+                yield line

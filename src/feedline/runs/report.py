@@ -1,0 +1,212 @@
+"""``feedline.report``: a run as one page that says where the time went.
+
+The page holds what it shows; it opens from disk, without a network, and prints. A log of any length makes a page of a
+few hundred kilobytes, as charts of many rows show the telling ones (see `table`). Cost: one pass over the log.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from feedline import __version__
+from feedline.runs import page
+from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
+from feedline.runs.drawing import figure
+from feedline.runs.findings import findings
+from feedline.runs.folder import MOST_LISTED, Run, read_run
+
+MOST_CHECKPOINTS = 20
+
+
+def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+    """Make one self-contained HTML page of a training run: what was learned, where the time went, what was fed.
+
+    Args:
+        run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
+            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself.
+        output: where to write the page; None: ``report.html`` beside the log. Overwritten.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FileNotFoundError: no such folder, or no log in it.
+        DataError: several logs to choose from, or something else than a log.
+    """
+    found = read_run(run)
+    path = found.folder / "report.html" if output is None else Path(output)
+    path.write_text(html(found), encoding="utf-8")
+    return path
+
+
+def html(run: Run) -> str:
+    """The page."""
+    history = run.history
+    is_feed = history.is_feed
+    learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
+    restarts = history.restarts
+    parts = [
+        ("summary", "In short", _findings(run)),
+        ("learning", "Learning", _charts(learning, restarts)),
+        ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
+        ("feed", "The feed", _charts(feeds, restarts)),
+        ("errors", "Errors and quarantine", _errors(run)),
+        ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
+        ("network", "The network", _network(run)),
+        ("about", "About this run", f'<div class="card">{page.facts(_about(run))}</div>'),
+    ]
+    shown = [(key, title, text) for key, title, text in parts if text]
+    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
+    sections = "\n".join(
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>\n{text}</section>'
+        for key, title, text in shown
+    )
+    title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
+    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))
+    body = f"""<header><h1>{escape(title)}</h1>
+<p class="soft">{escape(_lead(run))}</p>
+<ul class="tiles">{tiles}</ul>
+</header>
+<nav aria-label="Sections"><ul>{links}</ul></nav>
+<main>
+{sections}
+</main>
+<footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
+the pointer over them, or focus one and use the arrow keys; the numbers stand below each. Sizes, padding, lengths and
+order are of what the worker got that wrote the log.</footer>"""
+    return page.document(title, body)
+
+
+def _findings(run: Run) -> str:
+    sentences = findings(run) or ["Nothing stands out."]
+    return f'<ul class="findings">{"".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)}</ul>'
+
+
+def _charts(charts: list[Chart], restarts: list[int]) -> str:
+    return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
+
+
+def _lead(run: Run) -> str:
+    about, history = run.history.about, run.history
+    if history.is_feed:
+        return f"{about.get('format', '')}, minibatches of at most {about.get('size')} samples, fed as fast as possible"
+    model = f"{about['model']} of {about['parameters']:,} parameters, " if "model" in about else ""
+    times = [_moment(time) for time in (about.get("time"), (history.ended or {}).get("time")) if time]
+    when = f", last process {' to '.join(dict.fromkeys(times))}" if times else ""
+    sweeps = "1 sweep" if history.sweeps == 1 else f"{history.sweeps:,} sweeps"
+    return f"{model}{history.samples:,} label samples, {sweeps}{when}"
+
+
+def _tiles(run: Run) -> list[tuple[str, str]]:
+    history = run.history
+    tiles: list[tuple[str, str]] = []
+    losses = [span.loss for span in history.spans if span.loss is not None]
+    if losses:
+        tiles.append((f"{losses[-1]:.4g}", "training loss, last span"))
+    for kind in ("validation", "test"):
+        last = next((one for one in reversed(history.averages) if one.kind == kind and one.loss is not None), None)
+        if last is not None:
+            metric = "" if last.metric is None else f", metric {last.metric:.4g}"
+            tiles.append((f"{last.loss:.4g}", f"{kind} loss{metric}"))
+    if history.seconds:
+        counted = sum(span.counted for span in history.spans)
+        tiles.append((f"{counted / history.seconds:,.0f}", f"{history.counts} a second"))
+        waiting = seconds_by_part(history.spans).get("waiting for data", 0.0) / history.seconds
+        tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
+    fed = history.fed()
+    if fed is not None and fed.minibatches:
+        tiles.append((f"{fed.samples / fed.minibatches:,.4g}", f"samples a minibatch ({fed.minibatches:,})"))
+    if run.quarantined.count or history.skipped:
+        tiles.append((f"{max(run.quarantined.count, history.skipped):,}", "sequences passed over"))
+    return tiles
+
+
+def _spent(run: Run) -> str:
+    """The whole wall time, in one bar with its legend, which is its table too."""
+    end = run.history.ended or {}
+    parts = end["seconds_by_part"] if "seconds_by_part" in end else seconds_by_part(run.history.spans)
+    whole = sum(parts.values())
+    if not whole:
+        return ""
+    shares = [(f"s{1 + k % 6}", name, seconds, seconds / whole) for k, (name, seconds) in enumerate(parts.items())]
+    bars = "".join(f'<div class="{kind}" style="flex:{share:.5f}"></div>' for kind, _, _, share in shares)
+    legend = "".join(
+        f'<li class="{kind}"><i></i> <span>{escape(name)}: {seconds:,.4g} s, {share:.1%}</span></li>'
+        for kind, name, seconds, share in shares
+    )
+    return (
+        f'<div class="card"><h3>Wall time: {whole:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
+        f'<ul class="parts">{legend}</ul></div>\n'
+    )
+
+
+def _errors(run: Run) -> str:
+    listed, skipped = run.quarantined, run.history.skipped
+    if not listed.count and not skipped:
+        return "<p>No sequence was passed over.</p>"
+    said = f"<p>{skipped:,} times a sequence that could not be read was passed over.</p>" if skipped else ""
+    if not listed.count:
+        return said + (
+            "<p>No quarantine file lies beside the log: <code>MinibatchSource(..., quarantine=folder / "
+            '"quarantine.jsonl")</code> puts it there.</p>'
+        )
+    which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
+    said += f"<p>{which} listed in {escape(', '.join(listed.files))}"
+    said += f"; these are the first {MOST_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
+    columns = ("sequence", "path", "line", "byte", "stream", "reason")
+    rows = [["" if line.get(name) is None else str(line[name]) for name in columns] for line in listed.first]
+    return said + page.table("Quarantine", columns, rows)
+
+
+def _checkpoints(run: Run) -> str:
+    saved = run.history.saved
+    if not saved:
+        return "<p>The log tells of no checkpoint.</p>"
+    shown = saved[-MOST_CHECKPOINTS:]
+    said = f"<p>{len(saved):,} were written; the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
+    rows = [
+        [f"{one.samples:,}", one.path, "" if one.time is None else _moment(one.time), _yes(run.is_kept(one))]
+        for one in reversed(shown)
+    ]
+    return said + page.table("Checkpoints", ("label samples", "folder", "written", "on disk"), rows)
+
+
+def _network(run: Run) -> str:
+    if run.network is None:
+        return ""
+    model = run.history.about.get("model", "the network")
+    return (
+        f'<div class="card">{page.picture(run.network, f"Graph of {model}: layers and what flows between them")}</div>'
+    )
+
+
+def _about(run: Run) -> list[tuple[str, str]]:
+    about, history = run.history.about, run.history
+    end = history.ended or {}
+    rows: list[tuple[str, Any]] = [
+        ("log", f"{history.path}, {history.lines:,} lines"),
+        ("written by", f"feedline {about['feedline']}" if "feedline" in about else None),
+        ("model", f"{about['model']}, {about['parameters']:,} parameters" if "model" in about else None),
+        ("learners", ", ".join(about.get("learners", []))),
+        ("workers", about.get("workers")),
+        *((f"stream {name}", stream) for name, stream in (about.get("streams") or {}).items()),
+        *((f"{name} a sweep", count) for name, count in (about.get("corpus") or {}).items()),
+        *((name.replace("_", " "), value) for name, value in end.get("figures", {}).items()),
+    ]
+    return [
+        (name, f"{value:.6g}" if isinstance(value, float) else str(value))
+        for name, value in rows
+        if value not in (None, "")
+    ]
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"

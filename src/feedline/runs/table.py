@@ -1,0 +1,75 @@
+"""The numbers behind a chart: rows along one axis, and the rule that leaves most of them out where there are many.
+
+Thinning keeps rows whole. Law (tests/runs/test_table.py): first, last, lowest and highest number of every column stay,
+in the whole and in each stretch of the axis, in order; nothing is averaged, so every number shown stands in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Number = int | float
+MOST_ROWS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One place on the axis, and a number or None for each column."""
+
+    at: Number
+    values: tuple[Number | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows along one axis.
+
+    Attributes:
+        axis: what `Row.at` counts.
+        columns: names.
+        rows: in order of `Row.at`.
+        total: rows there were before thinning.
+    """
+
+    axis: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    total: int
+
+    def numbers(self) -> list[Number]:
+        """All numbers of all columns."""
+        return [value for row in self.rows for value in row.values if value is not None]
+
+
+def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> Table:
+    """A table of columns given as (place, number) pairs; columns without a number are left out."""
+    given = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
+    at: dict[Number, list[Number | None]] = {}
+    for k, pairs in enumerate(given.values()):
+        for place, number in pairs:
+            at.setdefault(place, [None] * len(given))[k] = number
+    rows = tuple(Row(place, tuple(at[place])) for place in sorted(at))
+    return Table(axis, tuple(given), rows, len(rows))
+
+
+def thinned(table: Table, most: int = MOST_ROWS) -> Table:
+    """At most about ``most`` rows; see the module. A table that is small enough stays as it is."""
+    if len(table.rows) <= most:
+        return table
+    per_stretch = 2 + 2 * len(table.columns)
+    stretches = max(1, (most - per_stretch) // per_stretch)
+    keep = _telling(table.rows, 0, len(table.rows))
+    for i in range(stretches):
+        keep |= _telling(table.rows, i * len(table.rows) // stretches, (i + 1) * len(table.rows) // stretches)
+    return Table(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
+
+
+def _telling(rows: Sequence[Row], start: int, stop: int) -> set[int]:
+    """The rows of a stretch that have the first, last, lowest or highest number of a column."""
+    found: set[int] = set()
+    for k in range(len(rows[0].values)):
+        there = [(number, i) for i in range(start, stop) if (number := rows[i].values[k]) is not None]
+        if there:
+            found |= {there[0][1], there[-1][1], min(there)[1], max(there)[1]}
+    return found

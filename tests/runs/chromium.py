@@ -1,0 +1,117 @@
+"""A page in headless Chromium, driven through its own pipe protocol: no package, no port."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SECONDS = 90
+
+
+class Browser:
+    """One page.
+
+    Args:
+        profile: an empty folder for it.
+
+    Attributes:
+        console: what was said there, errors and exceptions too.
+        requests: addresses asked for.
+    """
+
+    def __init__(self, profile):
+        to_read, self._write = os.pipe()
+        self._read, to_write = os.pipe()
+        # The program reads descriptor 3 and writes 4; the shell puts ours there, whatever their numbers.
+        flags = "--headless --no-sandbox --disable-gpu --remote-debugging-pipe --hide-scrollbars --no-first-run"
+        command = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{to_read} 4>&{to_write}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, PROGRAM, str(profile)],
+            pass_fds=(to_read, to_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_read)
+        os.close(to_write)
+        self._numbers, self._rest, self._session = itertools.count(1), b"", None
+        self.console, self.requests, self._events = [], [], []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        """Ask, and wait for the answer."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == number:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+
+    def open(self, path, width=1200, height=900, scheme="light"):
+        """Load a file and wait until it is there."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        while "Page.loadEventFired" not in self._events:
+            self._next()
+
+    def value(self, expression):
+        """Of JavaScript, as JSON gives it."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def press(self, key):
+        """A key, as if typed."""
+        code = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27}[key]
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def picture(self):
+        """The page as PNG, all of its height."""
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+
+    def close(self):
+        """End the program."""
+        os.close(self._write)
+        os.close(self._read)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _next(self):
+        end = time.monotonic() + SECONDS
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
+            assert ready, "the browser says nothing"
+            more = os.read(self._read, 1 << 16)
+            assert more, "the browser has ended"
+            self._rest += more
+        text, self._rest = self._rest.split(b"\0", 1)
+        message = json.loads(text)
+        self._note(message.get("method"), message.get("params"))
+        return message
+
+    def _note(self, method, parameters):
+        self._events.append(method)
+        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.console.append(parameters)
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])

@@ -1,0 +1,157 @@
+"""A page as a browser has it: drawn, read by keyboard, light and dark, wide and narrow, without a network."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import feedline as fl
+from tests.runs import chromium
+from tests.runs.logs import progress, start, write
+
+pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+
+FOCUS = (
+    "document.activeElement.className || document.activeElement.getAttribute('href') || document.activeElement.tagName"
+)
+SCREEN = "document.querySelector('#loss .area')"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """One for all tests."""
+    opened = chromium.Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Of a run with everything."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "network.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="40"><image href="http://elsewhere.invalid/a.png"/>'
+        '<script>console.log("in the picture")</script><rect width="90" height="40" fill="teal"/></svg>'
+    )
+    lines = [progress(100 * i, loss=1 / i, metric=0.5 / i) for i in range(1, 6)]
+    return fl.report(write(folder / "run.jsonl", [start(), *lines]))
+
+
+def test_nothing_is_asked_for_and_nothing_said(browser, page):
+    """The file alone is read; no error, no warning, no line in the console; the network's picture is drawn."""
+    browser.console.clear()
+    browser.requests.clear()
+    browser.open(page)
+    assert browser.value("document.querySelector('.network img').naturalWidth") == 90
+    assert [url for url in browser.requests if not url.startswith("data:")] == [page.resolve().as_uri()]
+    assert browser.console == []
+
+
+def test_a_foreign_script_does_not_run(browser, page, tmp_path):
+    """The policy of the page stops what would get past the escaping; this is how the test above would see it."""
+    planted = tmp_path / "planted.html"
+    text = page.read_text("utf-8")
+    planted.write_text(text.replace("</main>", "<script>document.title='planted'</script></main>"), encoding="utf-8")
+    browser.console.clear()
+    browser.open(planted)
+    assert browser.value("document.title") != "planted"
+    assert "Content Security Policy" in str(browser.console)
+
+
+def test_lines_are_where_the_numbers_are(browser, page):
+    """The highest loss is drawn at its place, the lowest lower; the line has the colour of its legend."""
+    browser.open(page)
+    box = "document.querySelector('#loss .line.s1').getBoundingClientRect()"
+    area = f"{SCREEN}.getBoundingClientRect()"
+    share = browser.value(f"(({box}).bottom - ({area}).top) / ({area}).height")
+    top = browser.value(f"(({box}).top - ({area}).top) / ({area}).height")
+    assert top == pytest.approx(0.0, abs=0.02)  # 1 of 1
+    assert share == pytest.approx(0.8, abs=0.02)  # 0.2 of 1
+    colours = "[...document.querySelectorAll('#loss .s1')].map(one => getComputedStyle(one).color)"
+    assert len(set(browser.value(colours))) == 1
+
+
+def test_values_are_read_with_the_keyboard(browser, page):
+    """Tab goes through the sections' links, then chart by chart, each with its table; arrows read the values."""
+    browser.open(page)
+    links = browser.value("document.querySelectorAll('nav a').length")
+    seen = []
+    for _ in range(links + 4):
+        browser.press("Tab")
+        seen.append(browser.value(FOCUS))
+    assert seen == [
+        *(f"#{key}" for key in browser.value("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")),
+        "area",
+        "SUMMARY",
+        "area",
+        "SUMMARY",
+    ]
+    browser.open(page)
+    for _ in range(links + 1):
+        browser.press("Tab")
+    told = []
+    for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft", "Home"):
+        browser.press(key)
+        told.append(browser.value(f"{SCREEN}.getAttribute('aria-valuetext')"))
+    assert told == [f"label samples {100 * i} · training {1 / i:.6g}" for i in (1, 2, 5, 4, 1)]
+    assert browser.value("document.querySelector('#loss .readout').textContent") == told[-1]
+    assert browser.value("document.querySelector('#loss .cursor').hidden") is False
+    browser.press("Escape")
+    assert browser.value("document.querySelector('#loss .cursor').hidden") is True
+
+
+def test_screen_readers_have_names(browser, page):
+    """Every chart and table has a name that tells it from the others; the words of a chart are its picture."""
+    browser.open(page)
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
+    sliders = [name for role, name in named if role == "slider"]
+    assert len(sliders) == browser.value("document.querySelectorAll('.chart').length") == len(set(sliders))
+    assert sliders[0] == (
+        "Loss (loss) by label samples. training: from 1 at 100 to 0.2 at 500, lowest 0.2 at 500, highest 1 at 100."
+    )
+    assert ("image", "Graph of Net: layers and what flows between them") in named
+    levels = browser.value("[...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_stand_out(browser, page, scheme):
+    """Contrast as WCAG asks: 4.5 for text, 3 for lines, on the card, in both schemes; the schemes differ."""
+    browser.open(page, scheme=scheme)
+    read = "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()"
+    card = luminance(browser.value(read % "card"))
+    assert (card > 0.5) == (scheme == "light")
+    for name, least in (("ink", 7), ("soft", 4.5), *((f"s{k}", 4.5) for k in range(1, 7))):
+        other = luminance(browser.value(read % name))
+        contrast = (max(card, other) + 0.05) / (min(card, other) + 0.05)
+        assert contrast >= least, f"--{name}: {contrast:.2f}"
+
+
+def luminance(colour):
+    """Relative luminance of #rgb or #rrggbb."""
+    digits = colour.removeprefix("#")
+    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+    parts = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("width", [320, 800, 1600])
+def test_it_fits(browser, page, width):
+    """No page is wider than its window."""
+    browser.open(page, width=width)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_it_is_a_picture(browser, page):
+    """Light and dark are drawn, and differ."""
+    pictures = []
+    for scheme in ("light", "dark"):
+        browser.open(page, scheme=scheme)
+        pictures.append(browser.picture())
+    assert all(picture.startswith(b"\x89PNG") and len(picture) > 20_000 for picture in pictures)
+    assert pictures[0] != pictures[1]

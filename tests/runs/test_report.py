@@ -1,0 +1,236 @@
+"""A page says what the log says, once, safely, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.runs.history import read_history
+from tests.runs.logs import Page, progress, start, write
+
+EVIL = "<script>alert('x')</script>\"&'<img src=x onerror=alert(1)>"
+
+
+def page_of(path):
+    """Make the page and take it apart."""
+    return Page(fl.report(path).read_text("utf-8"))
+
+
+EDGES = [0.0, 5e-324, 1.0, 1.0000000000000002, -1.0, 1.7e308, -1.7e308]
+finite = st.none() | st.sampled_from(EDGES) | st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False)
+spans = st.lists(st.tuples(st.integers(1, 1000), finite, finite, st.floats(0.001, 1e4)), min_size=1, max_size=40)
+
+
+@given(spans)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tables_are_the_log(tmp_path, given_spans):
+    """Every number of the log stands behind its chart, and no other one."""
+    samples, lines = 0, [start()]
+    for counted, loss, metric, seconds in given_spans:
+        samples += counted
+        lines.append(progress(samples, loss=loss, metric=metric, counted=counted, seconds=seconds))
+    page = page_of(write(tmp_path / "run.jsonl", lines))
+
+    def shown(name, of):
+        return [(str(line["samples"]), f"{of(line):.6g}") for line in lines[1:] if of(line) is not None]
+
+    for name, of in {
+        "loss": lambda line: line["loss"],
+        "metric": lambda line: line["metric"],
+        "speed": lambda line: line["counted"] / line["seconds"],
+        "waiting": lambda line: 100 * line["waiting"],
+        "padding": lambda line: 100 * (1 - 90 / 120),
+        "mixing": lambda line: 100 * 600 / 30 / (100 / 3),
+    }.items():
+        expected = shown(name, of)
+        assert (name in page.tables) == bool(expected)
+        if expected:
+            at, *columns = page.columns(name).values()
+            assert list(zip(at, columns[0], strict=True)) == expected
+    assert page.columns("lengths") == {
+        "samples": ["1", "2-3", "4-7"],
+        "words": [str(len(given_spans) * count) for count in (10, 20, 5)],
+    }
+
+
+def test_validations_and_updates_share_the_chart(tmp_path):
+    """Each place on the axis is one row."""
+    more = [
+        {"event": "update", "samples": 50, "loss": 0.75, "metric": 0.5, "counted": 50},
+        progress(100, loss=0.625),
+        {"event": "validation", "samples": 100, "number": 0, "loss": 0.25, "metric": 0.125, "counted": 10},
+        {"event": "test", "samples": 100, "number": 0, "loss": 0.375, "metric": 0.25, "counted": 10},
+    ]
+    found = page_of(write(tmp_path / "run.jsonl", [start(), *more])).columns("loss")
+    assert found == {
+        "label samples": ["50", "100"],
+        "training": ["", "0.625"],
+        "test": ["", "0.375"],
+        "each update": ["0.75", ""],
+        "validation": ["", "0.25"],
+    }
+
+
+def test_a_run_that_went_on_is_counted_once(tmp_path):
+    """Lines beyond the place where it went on are the second process's; a torn one is told of, not shown."""
+    first = [start(), *(progress(at, loss=9.0, seconds=1.0) for at in (100, 200, 310))]
+    second = [start(200), progress(300, loss=3.0, seconds=1.0), progress(400, loss=4.0, seconds=1.0)]
+    path = write(tmp_path / "run.jsonl", first, torn='{"event": "progr\n')
+    path.write_text(path.read_text() + "".join(json.dumps(line) + "\n" for line in second) + '{"event"')
+    history = read_history(path)
+    assert (history.restarts, history.torn, history.ended) == ([200], 2, None)
+    assert history.seconds == 4.0
+    page = page_of(path)
+    assert page.columns("loss")["training"] == ["9", "9", "3", "4"]
+    assert page.columns("lengths")["words"] == ["40", "80", "20"]
+    for told in ("went on once", "200 label samples", "2 lines of the log could not be read", "The log has no end"):
+        assert told in page.text
+
+
+def test_a_run_that_ended_tells_of_nothing(tmp_path):
+    """Nothing is found where nothing is."""
+    calm = progress(100, waiting=0.0, saving=0.0)
+    calm["fed"]["streams"]["words"]["padded"] = 95
+    calm["fed"]["jumps"] = 1000
+    end = {"event": "end", "samples": 100, "sweeps": 1, "interrupted": False}
+    page = page_of(write(tmp_path / "run.jsonl", [start(), calm, end]))
+    assert "Nothing stands out." in page.text
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"waiting": 0.5}, "50% of the time was spent waiting for data"),
+        ({"saving": 0.5}, "50% of the time went into checkpoints"),
+        ({"loss": None}, "no finite number in 1 of 1 spans"),
+        ({"fed": {"jumps": 100}}, "Sequences delivered one after the other lie 10% as far apart"),
+        ({"fed": {"streams": {"words": {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}}}, "75% of the rows"),
+        ({"stats": {"skipped": 3}}, "3 sequences were unreadable"),
+    ],
+)
+def test_what_stands_out_is_said(tmp_path, change, told):
+    """Each of the things to look at first."""
+    line = progress(100, waiting=0.0, saving=0.0)
+    line["fed"]["jumps"] = 1000
+    for name, value in change.items():
+        line[name] = {**line[name], **value} if isinstance(value, dict) else value
+    assert told in page_of(write(tmp_path / "run.jsonl", [start(), line])).text
+
+
+def test_names_from_data_are_text(tmp_path):
+    """Names of streams, models, learners, files and reasons make no tag, no attribute, no script."""
+    line = progress(100)
+    line["fed"]["streams"] = {EVIL: line["fed"]["streams"]["words"]}
+    lines = [
+        start(model=EVIL, learners=[EVIL], streams={EVIL: EVIL}),
+        line,
+        {"event": "checkpoint", "samples": 100, "path": EVIL},
+        {"event": "validation", "samples": 100, "number": 0, "loss": 0.25, "metric": 0.125, "counted": 10},
+    ]
+    folder = tmp_path / "<b>run" if (tmp_path / "<b>run").mkdir() is None else None
+    bad = {"sequence": 3, "path": EVIL, "line": 4, "byte": None, "stream": EVIL, "reason": EVIL}
+    (folder / "quarantine-rank0.jsonl").write_text(json.dumps(bad) + "\n")
+    (folder / "network.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}</svg>')
+    write(folder / "run.jsonl", lines)
+    page = page_of(folder)
+    assert page.text.count(EVIL) >= 7
+    assert len(page.scripts) == 1
+    assert "alert" not in page.scripts[0]
+    assert page.handlers == []
+    assert "b" in page.tags  # the tiles' own
+    assert "<b>run" in page.text
+    assert [link for link in page.links if not link.startswith("#")] == [
+        link for link in page.links if link.startswith("data:image/svg+xml;base64,")
+    ]
+    assert sum(link.startswith("data:") for link in page.links) == 1
+
+
+def test_nothing_is_loaded(tmp_path):
+    """No address in the page, and a policy that forbids loading; the only script is the one that it names."""
+    text = fl.report(write(tmp_path / "run.jsonl", [start(), progress(100)])).read_text("utf-8")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"^ *// .*$", "", text, flags=re.MULTILINE))
+    assert "default-src 'none'" in text
+    assert re.search(r"script-src 'sha256-[\w+/]{43}='", text)
+
+
+def test_a_million_lines_make_a_small_page(tmp_path):
+    """Every hundred-thousandth part of a long log is looked at, little is shown, and the page says so."""
+    path = tmp_path / "run.jsonl"
+    update = '{"event": "update", "samples": %d, "sweeps": 0, "loss": %.3f, "metric": null, "counted": 1}\n'
+    with path.open("w") as file:
+        file.write(json.dumps(start()) + "\n")
+        for i in range(1, 100_001):
+            file.write(update % (i, 9.5 if i == 70_001 else 1 + i % 10 / 100))
+    made = fl.report(path)
+    assert made.stat().st_size < 100_000
+    found = Page(made.read_text("utf-8"))
+    assert "100,000 rows" in found.text
+    rows = dict(zip(found.columns("loss")["label samples"], found.columns("loss")["each update"], strict=True))
+    assert (rows["1"], rows["70001"], rows["100000"]) == ("1.01", "9.5", "1")
+
+
+def test_quarantined_sequences_are_listed_once(tmp_path):
+    """Whatever number of processes met them, and their count where there are many."""
+    line = {"path": "a.ctf", "line": 4, "byte": 5, "stream": "x", "reason": "bad"}
+    for rank in range(2):
+        text = "".join(json.dumps({"sequence": i, **line}) + "\n" for i in range(60 + rank))
+        (tmp_path / f"quarantine-rank{rank}.jsonl").write_text(text + '{"seq')
+    write(tmp_path / "run.jsonl", [start(), progress(100)])
+    text = page_of(tmp_path).text
+    assert "61 different sequences are listed in quarantine-rank0.jsonl, quarantine-rank1.jsonl" in text
+    assert "the first 50" in text
+    for rank in range(2):
+        text = "".join(json.dumps({"sequence": i, **line}) + "\n" for i in range(3))
+        (tmp_path / f"quarantine-rank{rank}.jsonl").write_text(text)
+    assert page_of(tmp_path).text.count("a.ctf") == 3
+
+
+def test_checkpoints_say_whether_they_are_kept(tmp_path):
+    """Where they were written, or in a folder that was moved."""
+    (tmp_path / "checkpoints" / "checkpoint-000002-200").mkdir(parents=True)
+    saved = [
+        {"event": "checkpoint", "samples": at, "path": f"/elsewhere/checkpoints/checkpoint-{i:06d}-{at}"}
+        for i, at in ((1, 100), (2, 200))
+    ]
+    text = page_of(write(tmp_path / "run.jsonl", [start(), progress(200), *saved])).text
+    assert re.search(r"000002-200\s*yes", text)
+    assert re.search(r"000001-100\s*no", text)
+
+
+def test_what_is_no_run_is_told(tmp_path):
+    """No folder, no log, several logs, another file."""
+    with pytest.raises(FileNotFoundError, match="not there"):
+        fl.report(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"expected a log in .*JsonLines"):
+        fl.report(tmp_path)
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(fl.DataError, match="0 lines without one"):
+        fl.report(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"loss": 3}\n')
+    with pytest.raises(fl.DataError, match=r"(?s)expected an event.*a\.jsonl:1"):
+        fl.report(tmp_path)
+    (tmp_path / "b.jsonl").write_text("")
+    with pytest.raises(fl.DataError, match=r"got a\.jsonl, b\.jsonl"):
+        fl.report(tmp_path)
+
+
+def test_it_goes_where_it_is_told(tmp_path):
+    """The path returned is the page's."""
+    log = write(tmp_path / "other.jsonl", [start(), progress(100)])
+    assert fl.report(tmp_path) == tmp_path / "report.html"
+    assert fl.report(log, tmp_path / "page.html").read_text("utf-8") == (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_lines_of_older_logs(tmp_path):
+    """What was not written then is left out, and nothing else."""
+    old = progress(100)
+    for name in ("fed", "stats", "evaluating", "saving"):
+        old.pop(name)
+    bare = {"event": "start", "samples": 0, "sweeps": 0}
+    page = page_of(write(tmp_path / "run.jsonl", [bare, old]))
+    assert set(page.tables) == {"loss", "rate", "speed", "waiting"}
