@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
@@ -155,8 +156,8 @@ def test_long_names_fit(browser, tmp_path, width):
     line["fed"]["streams"] = {name: {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}
     about = start(model=name, learners=[name], streams={name: name})
     saved = {"event": "checkpoint", "samples": 100, "path": f"/{name}"}
-    bad = '{"sequence": 3, "path": "%s", "reason": "%s"}\n' % (name, name)
-    (tmp_path / "quarantine.jsonl").write_text(bad)
+    bad = {"sequence": 3, "path": name, "reason": name}
+    (tmp_path / "quarantine.jsonl").write_text(json.dumps(bad) + "\n")
     end = {"event": "end", "samples": 100, "figures": {name: name}, "seconds_by_part": {name: 1.0}}
     browser.open(fl.report(write(tmp_path / "run.jsonl", [about, line, saved, end])), width=width)
     assert browser.value("document.documentElement.scrollWidth") <= width
