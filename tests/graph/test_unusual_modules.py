@@ -7,15 +7,19 @@ import dataclasses
 import io
 import json
 import logging
+import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
 import feedline as fl
+import feedline.cntk as C
 import feedline.mxnet as mx
-from feedline.graph.importers import graph_of
+from feedline.graph.importers import graph_of, torch_module
 
 
 class Wrapped(nn.Module):
@@ -182,3 +186,28 @@ def test_symbols_take_shapes_by_name():
             graph_of(text, inputs)
     with pytest.raises(ValueError, match="JSON of a symbol"):
         graph_of("[" * 100_000)
+
+
+def test_threads_take_turns(monkeypatch):
+    """What is silenced during a reading is heard again afterwards."""
+    barrier, read = threading.Barrier(2), torch_module.from_export
+
+    def meet(*args):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+        return read(*args)
+
+    monkeypatch.setattr(torch_module, "from_export", meet)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # puts it back, whatever comes
+    heard = sys.stderr
+    with ThreadPoolExecutor(2) as pool:
+        tables = list(pool.map(lambda _: fl.summary(nn.ReLU(), (2,)), range(2)))
+    assert barrier.broken  # none came while the other was there
+    assert sys.stderr is heard
+    assert [table.activations for table in tables] == [8, 8]
+
+
+def test_inputs_without_a_name_have_one():
+    """Under CNTK's names inputs need none."""
+    rows = fl.summary(C.relu(C.input_variable(4))).rows
+    assert all(row.name for row in rows)

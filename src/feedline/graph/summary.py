@@ -156,7 +156,7 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[Row]:
         own = total([graph.parameters[name].count for name in new])
         if not (operation.whole or own != 0 or operation.multiply_adds != 0 or operation.activations != 0):
             if operation.role == "input":
-                yield Row(0, operation.name, "input", _shapes(operation))
+                yield Row(0, operation.name or operation.key, "input", _shapes(operation))
             continue
         outer = operation.scope[:-1] if operation.whole else operation.scope
         same = next(

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import io
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +29,12 @@ WORDS = 160  # of a refusal, in characters
 TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
 
 
+# What tracers and `_quietly` change is the process's: of two at once, the second would put back what the first had set.
+_ONE_AT_A_TIME = threading.RLock()
+
+
 def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
-    """The graph of a module.
+    """The graph of a module. Threads take turns.
 
     Args:
         model: is left as it is.
@@ -44,6 +49,11 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
             f"expected a module of Python code, got {type(model).__name__} with TorchScript in it: "
             "pass the module that was scripted or traced"
         )
+    with _ONE_AT_A_TIME:
+        return _read(model, inputs)
+
+
+def _read(model: torch.nn.Module, inputs: Any) -> Graph:
     notes: list[str] = []
     if inputs is None:
         try:
