@@ -199,6 +199,21 @@ def test_workers_that_do_different_things_are_told_and_go_on(what):
         assert job.results() == [[[2.0] * 3] * 2] * 2
 
 
+def odd_dtypes(rank):
+    store = create("dist_sync", timeout=30)
+    with pytest.raises(RefusedError, match="add up for key 'a', got torch.int16"):
+        store.init(["b", "a"], [torch.zeros(2), torch.zeros(2, dtype=torch.int16)])
+    store.init(["b", "c"], [torch.zeros(2), torch.zeros(2, dtype=torch.complex64)])
+    store.push(["b", "c"], [torch.ones(2), torch.full((2,), 1j)])
+    outs = [torch.empty(2), torch.empty(2, dtype=torch.complex64)]
+    store.pull(["b", "c"], outs)
+    return [out.tolist() for out in outs]
+
+
+def test_a_dtype_that_workers_cannot_add_up_is_refused_at_init():
+    assert run(odd_dtypes, 2) == [[[2.0, 2.0], [2j, 2j]]] * 2
+
+
 def failing_updater(rank):
     store = create("dist_sync", timeout=30)
     store.init("a", torch.zeros(3))

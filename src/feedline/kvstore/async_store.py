@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from feedline.errors import StoreError
-from feedline.kvstore import rows
+from feedline.kvstore import merging, rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.cluster import ADDRESS, SERVERS, SNAPSHOTS, WORKERS, AsyncCluster, Connection, remaining
@@ -325,6 +325,8 @@ class AsyncStore(KVStore):
         groups = self._found(given)
         for entry, values in groups:
             shape, dtype = entry.meta.shape, entry.meta.dtype
+            if len(values) > 1:
+                merging.check_sum(entry.key, dtype)
             for value in values:
                 if value.shape != shape or value.dtype is not dtype:
                     raise RefusedError(

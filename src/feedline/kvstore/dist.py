@@ -31,9 +31,9 @@ import torch
 from feedline.errors import StoreError
 from feedline.kvstore import merging, rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, Updater
+from feedline.kvstore.base import Key, RefusedError, Updater
 from feedline.kvstore.buckets import laid_out
-from feedline.kvstore.collective import TIMEOUT, Collective
+from feedline.kvstore.collective import SUMMED, TIMEOUT, Collective
 from feedline.kvstore.compression import Channel, compression
 from feedline.kvstore.local import Entry, Group, LocalStore
 from feedline.kvstore.optimizers import Optimizer
@@ -181,6 +181,9 @@ class DistStore(LocalStore):
         self._arrive()
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
         self._ranks.agree(f"init {about}")
+        for key, values in given.items():
+            if values[0].dtype not in SUMMED:
+                raise RefusedError(f"expected a dtype that workers can add up for key {key!r}, got {values[0].dtype}")
         super()._make(given)
         made = [self._entries[key] for key in given]
         try:

@@ -272,6 +272,8 @@ class LocalStore(KVStore):
         for entry, values in groups:
             stored = entry.stored
             shape, dtype = stored.shape, stored.dtype
+            if len(values) > 1:
+                merging.check_sum(entry.key, dtype)
             for value in values:
                 if value.shape != shape or value.dtype is not dtype:
                     raise RefusedError(
@@ -319,6 +321,7 @@ class LocalStore(KVStore):
             and len(values) == len(outs)
             and all([entry is other for (entry, _), (other, _) in zip(values, outs, strict=True)])  # noqa: C419
             and all([value.layout is strided for _, given in values for value in given])  # noqa: C419
+            and (len(values) == 1 or _apart(values, outs))
         )
 
     def _push(self, groups: Sequence[Group]) -> None:
@@ -428,14 +431,20 @@ def _rule(given: str | Optimizer, parameters: Mapping[str, Any]) -> Optimizer:
     return given
 
 
+def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
+    """Whether no out of a key is a value of another, which may still have to be read."""
+    owners = {value.data_ptr(): entry for entry, given in values for value in given}
+    # Of what two keys share, the last one is the owner, and the other one's outs are then not apart.
+    return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
+
+
 def _check_out(key: Key, out: Any, shape: Any) -> None:
     if out.shape != shape or out.layout is not torch.strided:
         kind = "" if out.layout is torch.strided else f" and {out.layout}; row_sparse_pull fills those"
         raise RefusedError(
             f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
         )
-    if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
-        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
+    rows.check_memory(key, out)
 
 
 def _grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
