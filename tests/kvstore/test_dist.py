@@ -201,7 +201,7 @@ def test_workers_that_do_different_things_are_told_and_go_on(what):
 
 def odd_dtypes(rank):
     store = create("dist_sync", timeout=30)
-    with pytest.raises(RefusedError, match="add up for key 'a', got torch.int16"):
+    with pytest.raises(RefusedError, match="workers can add up for key 'a'"):
         store.init(["b", "a"], [torch.zeros(2), torch.zeros(2, dtype=torch.int16)])
     store.init(["b", "c"], [torch.zeros(2), torch.zeros(2, dtype=torch.complex64)])
     store.push(["b", "c"], [torch.ones(2), torch.full((2,), 1j)])

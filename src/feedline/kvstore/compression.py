@@ -23,7 +23,6 @@ import torch
 from feedline import _native
 from feedline.kvstore.base import Key, RefusedError
 
-
 #: Most that a threshold may be: it is kept in single precision.
 LARGEST = float(np.finfo(np.float32).max)
 
