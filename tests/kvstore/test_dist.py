@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.kvstore import RefusedError, create  # noqa: E402
+from feedline.kvstore import RefusedError, create, optimizer  # noqa: E402
 from tests.ranks import Failure, Job, run, say  # noqa: E402
 
 SHAPES = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3)}
@@ -212,6 +212,22 @@ def odd_dtypes(rank):
 
 def test_a_dtype_that_workers_cannot_add_up_is_refused_at_init():
     assert run(odd_dtypes, 2) == [[[2.0, 2.0], [2j, 2j]]] * 2
+
+
+def changing_rates(rank):
+    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    for rate in (1.0, 10.0, 100.0):
+        rule.learning_rate = rate
+        store.push("w", torch.ones(1))
+    rule.learning_rate = 1000.0
+    store.pull("w", out := torch.empty(1))
+    return out.item()
+
+
+def test_a_rate_counts_from_the_next_push_on():
+    assert run(changing_rates, 2) == [-222.0] * 2
 
 
 def failing_updater(rank):

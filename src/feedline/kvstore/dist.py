@@ -135,6 +135,10 @@ class DistStore(LocalStore):
             self._ranks.agree(f"set the updater to {what}")
             super().set_updater(updater)
 
+    def _before_numbers_change(self) -> None:
+        with self._lock:
+            self._arrive()
+
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. What a worker's values add up to is compressed on its way to the others; for dense values."""
         chosen = None if parameters is None else compression(parameters)

@@ -162,12 +162,22 @@ class LocalStore(KVStore):
             raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
         with self._lock:
             self._check_open()
-            self._updater = updater
+            self._take_updater(updater)
             self._plain = updater is None and self._compression is None
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
         """See `KVStore`."""
-        self.set_updater(_rule(optimizer, parameters))
+        self.set_updater(_rule(optimizer, parameters, self))
+
+    def _take_updater(self, updater: Updater | None) -> None:
+        if isinstance(self._updater, Optimizer):
+            self._updater.release(self)
+        if isinstance(updater, Optimizer):
+            updater.hold(self)
+        self._updater = updater
+
+    def _before_numbers_change(self) -> None:
+        """A number of the optimizer is about to change; pushes before that have been made with the old one."""
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Of a ``device`` store alone, as values of a ``local`` one go nowhere."""
@@ -204,7 +214,8 @@ class LocalStore(KVStore):
     def close(self) -> None:
         """See `KVStore`."""
         with self._lock:
-            self._entries, self._updater, self._closed = {}, None, True
+            self._take_updater(None)
+            self._entries, self._closed = {}, True
 
     # ---- checks ---------------------------------------------------------------------------------------------
 
@@ -419,14 +430,15 @@ class LocalStore(KVStore):
             self._updating = False
 
 
-def _rule(given: str | Optimizer, parameters: Mapping[str, Any]) -> Optimizer:
-    """An optimizer without states."""
+def _rule(given: str | Optimizer, parameters: Mapping[str, Any], store: KVStore) -> Optimizer:
+    """An optimizer without states, for a store."""
     if isinstance(given, str):
         return optimizer(given, **parameters)
     if not isinstance(given, Optimizer):
         raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
     if parameters:
         raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} beside an optimizer")
+    given.check_free(store)
     given.forget()
     return given
 
