@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer  # noqa: E402
 from tests.ranks import Failure, Job, run, say  # noqa: E402
 
@@ -228,6 +229,23 @@ def changing_rates(rank):
 
 def test_a_rate_counts_from_the_next_push_on():
     assert run(changing_rates, 2) == [-222.0] * 2
+
+
+def one_rate_changes(rank):
+    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    rule.learning_rate = 1.0 + rank
+    with pytest.raises(StoreError, match=r"rank 1: push 'w' by .*'learning_rate': 2.0"):
+        store.push("w", torch.ones(1))
+    rule.learning_rate = 2.0
+    store.push("w", torch.ones(1))
+    store.pull("w", out := torch.empty(1))
+    return out.item()
+
+
+def test_a_rate_that_one_worker_changes_is_told():
+    assert run(one_rate_changes, 2) == [-4.0] * 2
 
 
 def failing_updater(rank):

@@ -206,12 +206,14 @@ class DistStore(LocalStore):
         mine = {entry.key for entry, _ in groups}
         if any(entry.key in mine for _, entries in self._travelling for entry in entries):
             self._arrive()
+        rule = ""
         if isinstance(self._updater, Optimizer):
             for entry, _ in groups:
                 self._updater.prepare(entry.key, entry.stored)
+            rule = f" by {self._updater.parameters()}"  # replicas would part if it were changed on one worker alone
         sparse = any(value.layout is not torch.strided for _, values in groups for value in values)
         about = ", ".join(repr(entry.key) for entry, _ in groups)
-        flags = self._ranks.agree(f"push {about}", sparse)
+        flags = self._ranks.agree(f"push {about}{rule}", sparse)
         if self._compression is not None:
             self._push_compressed(groups)
         elif any(flags):
