@@ -22,7 +22,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
 TESTS ?= tests
-PYTEST_ARGS ?=
+# Two at a time: many tests wait for processes. A file's tests stay together, as they share what they started.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 FUZZ_SECONDS ?= 600
 # Everything prints without colour codes when nobody looks at a terminal.
 export PYTHONUNBUFFERED := 1

@@ -22,6 +22,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
+  native/bindings/tensors.cpp
   native/bindings/quantize.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES

@@ -36,6 +36,7 @@ class Case:
 
 A, B = (2, 3), (2, 3)
 P = Positive((2, 3))
+LOGICAL = [[[0, 0, 2], [-1, 0, 3]], [[0, 1, 1], [0, 0, -1]]]
 
 UNARY = {
     "abs": (A, np.abs),
@@ -48,11 +49,14 @@ UNARY = {
     "ceil": (A, np.ceil),
     "cos": (A, np.cos),
     "cosh": (A, np.cosh),
+    "degrees": (A, np.degrees),
     "erf": (A, special.erf),
+    "erfinv": (P, special.erfinv),
     "exp": (A, np.exp),
     "expm1": (A, np.expm1),
     "fix": (A, np.fix),
     "floor": (A, np.floor),
+    "gamma": (A, special.gamma),
     "gammaln": (P, special.gammaln),
     "log": (P, np.log),
     "log10": (P, np.log10),
@@ -60,6 +64,8 @@ UNARY = {
     "log2": (P, np.log2),
     "logical_not": (A, lambda x: (x == 0).astype("f8")),
     "negative": (A, np.negative),
+    "radians": (A, np.radians),
+    "rcbrt": (A, lambda x: 1 / np.cbrt(x)),
     "reciprocal": (A, np.reciprocal),
     "relu": (A, lambda x: np.maximum(x, 0)),
     "rint": (A, np.rint),
@@ -146,6 +152,11 @@ TABLE = {
         ]
         for name, twin in PAIRS.items()
     },
+    **{
+        prefix + f"logical_{name}": [Case(LOGICAL, twin, smooth=False)]
+        for name, twin in {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.items()
+        for prefix in ("_", "broadcast_")
+    },
     **{name: [Case([P], twin, scalar=0.75)] for name, twin in NUMBERS.items()},
     "BlockGrad": [Case([A], lambda x: x, smooth=False)],
     "Activation": [
@@ -169,6 +180,11 @@ TABLE = {
         Case([(2, 3, 4), (3,)], lambda x, g: np.where(x > 0, x, g[:, None] * x), act_type="prelu"),
     ],
     "clip": [Case([A], lambda x: np.clip(x, -0.5, 0.9), a_min=-0.5, a_max=0.9)],
+    "hard_sigmoid": [
+        Case([A], lambda x: np.clip(0.2 * x + 0.5, 0, 1)),
+        Case([A], lambda x: np.clip(x - 0.1, 0, 1), alpha=1, beta=-0.1),
+    ],
+    "argmax_channel": [Case([A], lambda x: x.argmax(1), smooth=False)],
     "Cast": [Case([A], lambda x: x.astype("f4"), smooth=False, dtype="float32")],
     "smooth_l1": [
         Case([A], lambda x: np.where(abs(x) < 0.25, 2 * x**2, abs(x) - 0.125), scalar=2.0),
@@ -302,8 +318,14 @@ TABLE = {
         Case([(2, 3, 4)], lambda x: x / np.sqrt((x**2).sum(2, keepdims=True) + 1e-10), mode="spatial"),
     ],
     "Dropout": [Case([A], lambda x: x, smooth=False, p=0.7)],
-    **{name: reduction(getattr(np, name)) for name in ("sum", "mean", "prod", "max", "min", "nansum")},
+    **{name: reduction(getattr(np, name)) for name in ("sum", "mean", "prod", "max", "min")},
+    **{
+        name: [*reduction(function), Case([[[2, math.nan, 5]]], lambda x, f=function: f(x, axis=1), False, axis=1)]
+        for name, function in {"nansum": np.nansum, "nanprod": np.nanprod}.items()
+    },
     "norm": [
+        Case([A], lambda x: np.abs(x).sum(1), ord=1, axis=1),
+        Case([(2, 3)], lambda x: np.sqrt((x**2).sum(keepdims=True)), keepdims=True),
         Case([A], lambda x: np.sqrt((x**2).sum()).reshape(1)),
         Case([A], lambda x: np.sqrt((x**2).sum(1, keepdims=True)), axis=1, keepdims=True),
     ],
@@ -390,6 +412,10 @@ TABLE = {
         Case([A], lambda x: np.repeat(x, 2), repeats=2),
         Case([A], lambda x: np.repeat(x, 3, 1), repeats=3, axis=1),
     ],
+    "broadcast_axis": [
+        Case([(2, 1, 3, 1)], lambda x: np.broadcast_to(x, (2, 4, 3, 5)), axis=(1, -1), size=(4, 5)),
+        Case([(1, 3)], lambda x: np.broadcast_to(x, (2, 3)), axis=0, size=2),
+    ],
     "broadcast_to": [
         Case([(1, 3)], lambda x: np.broadcast_to(x, (4, 3)), shape=(4, 3)),
         Case([(1, 3)], lambda x: np.broadcast_to(x, (4, 3)), shape=(4, 0)),
@@ -426,6 +452,15 @@ TABLE = {
     ],
     "_zeros": [Case([], lambda: np.zeros((2, 3)), shape=(2, 3))],
     "_ones": [Case([], lambda: np.ones(3, "i4"), shape=(3,), dtype="int32")],
+    "_full": [Case([], lambda: np.full((2, 3), 7, "i4"), shape=(2, 3), value=7, dtype="int32")],
+    "_arange": [
+        Case([], lambda: np.arange(4.0), start=4),
+        Case([], lambda: np.repeat(np.arange(5, 1, -1.5), 2), start=5, stop=1, step=-1.5, repeat=2),
+    ],
+    "_eye": [
+        Case([], lambda: np.eye(3), N=3),
+        Case([], lambda: np.eye(3, 4, -1, "i4"), N=3, M=4, k=-1, dtype="int32"),
+    ],
     "broadcast_like": [Case([(1, 3), (2, 3)], lambda a, b: np.broadcast_to(a, (2, 3)))],
     "reshape_like": [Case([(6,), (2, 3)], lambda a, b: a.reshape(2, 3))],
     "RNN": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -645,6 +646,25 @@ def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
     close(total, sum(e.sum() for e in expected))
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_scripts_may_say_where_sequences_begin(steps):
+    """Two sequences in three minibatches of pieces are as whole ones, in training and otherwise."""
+    z, trainer, inputs = language_model(steps)
+    trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
+    x, y = (inputs[name] for name in "xy")
+    rng = np.random.default_rng(0)
+    words, following = (np.eye(5, dtype="f4")[rng.integers(0, 5, (2, 9))] for _ in range(2))
+    expected = C.cross_entropy_with_softmax(z, y).eval({x: list(words), y: list(following)})
+    scores = np.stack(z.eval({x: list(words)}))
+    for begin in (0, 3, 6):
+        piece, flags = slice(begin, begin + 3), [begin == 0] * 2
+        trainer.train_minibatch(({x: list(words[:, piece]), y: list(following[:, piece])}, flags))
+        close(trainer.previous_minibatch_loss_average, np.mean([e[piece] for e in expected]))
+        close(np.stack(z.eval((list(words[:, piece]), flags))), scores[:, piece])
+    with pytest.raises(ValueError, match="a bool for each sequence, got 1"):
+        trainer.train_minibatch(({x: list(words), y: list(following)}, [True]))
+
+
 def test_functions_run_piece_by_piece(tmp_path):
     z, _, inputs = language_model(0)
     x = inputs["x"]
@@ -754,3 +774,23 @@ def test_a_script_with_a_network_runs_unchanged(tmp_path):
         f"Finished Epoch[{i} of 3" for i in (1, 2, 3)
     ]
     assert done.stdout.endswith("error 0.0\n")
+
+
+def test_networks_are_told_and_drawn(tmp_path):
+    pytest.importorskip("graphviz", reason="graphviz is not installed")
+    x = C.input_variable(3, name="x")
+    z = C.layers.Dense(2, activation=C.relu, name="hidden")(x)
+    told = C.logging.graph.plot(z, str(tmp_path / "network.dot"))
+    lines = told.splitlines()
+    assert [line.partition("(")[0] for line in lines] == ["times", "plus", "relu", "alias"]
+    assert lines[0] == f"times({x.uid}, {z.W.uid}) -> {lines[1].partition('(')[2].partition(',')[0]};"
+    drawn = (tmp_path / "network.dot").read_text("utf-8")
+    assert drawn.startswith("digraph")
+    assert "hidden" in drawn
+    assert C.logging.graph.plot(z) == told
+    with pytest.raises(ValueError, match=r"in .svg, .pdf, .png or .dot, got 'network.gif'"):
+        C.logging.graph.plot(z, "network.gif")
+    if shutil.which("dot"):
+        C.logging.graph.plot(z, str(tmp_path / "network.svg"))
+        assert "<svg" in (tmp_path / "network.svg").read_text("utf-8")
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".dot", ".svg"}

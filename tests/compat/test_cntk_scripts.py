@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from tests.cli.shell import feedline  # noqa: E402
 from tests.docs.pages import ROOT  # noqa: E402
 
+SCRIPTS = ROOT / "tests" / "compat" / "scripts"
 SEEDS = [folder / "shared" / "seeds" for folder in (ROOT.parent, ROOT.parent.parent)]
 EPOCH = re.compile(r"Finished Epoch\[(\d+) of (\d+)\]: \[Training\] loss = ([\d.]+) \* (\d+), metric = ([\d.]+)% \* \4")
 
@@ -74,3 +76,26 @@ def test_readers_are_reset_and_minibatches_keyed_by_name(tmp_path):
     # Three minibatches an epoch; the last one crosses the end of the sweep, and goes on in the next.
     assert counted == "480 0.05"
     assert float(wrong) == 0
+
+
+def printed_by(name, tmp_path, monkeypatch, capsys):
+    """What one of our scripts in the style of CNTK's tutorials prints, run as it is."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("facade")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cnn", ["convolution layer: (8, 6, 6)", "dense layer: [0. 0. 0. 0.]", "error 0.0 0.0", "same True"]),
+        ("series", ["(4, 1)", "\n3 True\n", "metric = ", "\n120\n"]),
+        ("chars", ["loss = ", "fell True", "(28,)"]),
+        ("tagger", ["(-1, 12) [0. 0. 0. 0. 0.]", "Finished Evaluation [1]", "wrong True", "[2 1 4]"]),
+        ("seq2seq", ["plain True", "attention True"]),
+    ],
+)
+def test_scripts_like_those_of_tutorials(name, said, tmp_path, monkeypatch, capsys):
+    printed = printed_by(name, tmp_path, monkeypatch, capsys)
+    assert [words for words in said if words not in printed] == []

@@ -126,6 +126,25 @@ def test_regression(head, out, difference, shape):
     np.testing.assert_allclose(gradients["x"], difference(out(x), y) * 0.5 / each, rtol=1e-12)
 
 
+@given(
+    rows=ROWS,
+    classes=st.integers(1, 4),
+    margin=st.sampled_from([1.0, 0.3]),
+    scale=st.sampled_from([1.0, 0.5]),
+    linear=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_margins(rows, classes, margin, scale, linear, seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(rows, classes)), rng.integers(0, classes, rows)
+    symbol = mx.sym.SVMOutput(X, Y, margin=margin, regularization_coefficient=scale, use_linear=linear)
+    (out,), gradients = backward(symbol, {"x": x, "y": y})
+    assert out.tolist() == x.tolist()
+    expected = oracle.margin_gradient(x, y, margin=margin, scale=scale, linear=linear)
+    np.testing.assert_allclose(gradients["x"], expected, rtol=1e-12)
+    assert symbol.infer_shape(x=x.shape)[0] == [x.shape, y.shape]
+
+
 def test_make_loss():
     x = np.array([[1.0, -2], [3, 4]])
     for settings, expected in (

@@ -9,8 +9,9 @@ import feedline.mxnet as mx
 from feedline.mxnet.symbol._make import FUNCTIONS
 from feedline.mxnet.symbol._operator import OPERATORS
 from feedline.mxnet.symbol._parameters import read, written
-from tests.compat.operator_cases import TABLE
+from tests.compat import image_and_sequence_cases, operator_cases
 
+TABLE = operator_cases.TABLE | image_and_sequence_cases.TABLE
 HEADS = {name for name, operator in OPERATORS.items() if operator.head}
 CASES = [
     pytest.param(name, case, id=f"{name}-{i}") for name, several in TABLE.items() for i, case in enumerate(several)
@@ -87,7 +88,7 @@ def test_the_gradient_is_a_difference_quotient(name, case):
 
     gradients, step = executor.grad_dict, 1e-5
     for i, slot in enumerate(names):
-        if slot in OPERATORS[name].free + OPERATORS[name].states:
+        if slot in (*OPERATORS[name].free_names(made(name, case)), *OPERATORS[name].states):
             continue
         direction = rng.normal(size=arrays[i].shape)
         ahead, behind = list(arrays), list(arrays)
@@ -101,3 +102,53 @@ def test_halves_are_rounded_by_mxnets_rules():
     array = mx.nd.array([-1.5, -0.5, 0.5, 1.5, 2.5])
     assert mx.sym.rint(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 0, 1, 2]
     assert mx.sym.round(x).eval(x=array)[0].asnumpy().tolist() == [-2, -1, 1, 2, 3]
+
+
+X, Y = mx.sym.var("x"), mx.sym.var("y")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "shapes", "said"),
+    [
+        (mx.sym.InstanceNorm(X), {"x": (2, 3)}, "expected data"),
+        (mx.sym.GroupNorm(X, num_groups=2), {"x": (2, 3, 4)}, "in 2 groups"),
+        (mx.sym.LRN(X, nsize=2), {"x": (2, 3, 4, 4)}, "odd number of channels for nsize, got 2"),
+        (mx.sym.LRN(X, nsize=3), {"x": (2, 3)}, "expected data"),
+        (mx.sym.UpSampling(X, scale=0, sample_type="nearest"), {"x": (1, 1, 2, 2)}, "from 1, got"),
+        (mx.sym.UpSampling(X, scale=2, sample_type="nearest"), {"x": (1, 2, 2)}, "expected data"),
+        (mx.sym.UpSampling(X, scale=(1, 2), sample_type="bilinear"), {"x": (1, 1, 2, 2)}, "one scale"),
+        (
+            mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest"),
+            {"x": (1, 1, 2, 2), "y": (1, 1, 3, 4)},
+            "sizes divide",
+        ),
+        (
+            mx.sym.UpSampling(X, Y, scale=2, sample_type="nearest", multi_input_mode="sum"),
+            {"x": (1, 1, 2, 2), "y": (1, 2, 2, 2)},
+            "as many channels",
+        ),
+        (mx.sym.Crop(X, h_w=(3, 1), num_args=1), {"x": (1, 1, 2, 2)}, "expected a part within"),
+        (mx.sym.space_to_depth(X, block_size=2), {"x": (1, 1, 2, 3)}, "sizes in blocks of 2"),
+        (mx.sym.depth_to_space(X, block_size=2), {"x": (1, 6, 2, 2)}, "channels in blocks of 2 x 2"),
+        (mx.sym.broadcast_axis(X, axis=0, size=2), {"x": (3, 3)}, "each axis of length 1"),
+        (mx.sym.argmax_channel(X), {"x": (2, 3, 4)}, "expected data"),
+        (mx.sym.arange(3, 1), {}, "numbers between start and stop"),
+        (mx.sym.arange(1, 3, step=0), {}, "step other than 0"),
+        (mx.sym.contrib.BilinearResize2D(X, mode="odd_scale"), {"x": (1, 1, 2, 2)}, "scale_height and"),
+        (mx.sym.contrib.BilinearResize2D(X, height=0), {"x": (1, 1, 2, 2)}, "from 1, got"),
+        (mx.sym.contrib.AdaptiveAvgPooling2D(X, output_size=(1, 2, 3)), {"x": (1, 1, 2, 2)}, "as output_size"),
+        (mx.sym.SequenceMask(X, axis=2), {"x": (2, 3, 4)}, "time as axis 0 or 1, got 2"),
+        (mx.sym.SequenceLast(X, Y, use_sequence_length=True), {"x": (2, 3), "y": (2,)}, "Shape inconsistent"),
+        (mx.sym.CTCLoss(X, Y), {"x": (2, 3, 4), "y": (2, 3)}, "labels"),
+        (mx.sym.topk(X, k=4), {"x": (2, 3)}, "expected k up to 3"),
+        (mx.sym.sort(X, axis=2), {"x": (2, 3)}, "expected an axis"),
+        (mx.sym.reverse(X, axis=2), {"x": (2, 3)}, "expected an axis"),
+        (mx.sym.slice_like(X, Y), {"x": (2, 3), "y": (3, 3)}, "fits into"),
+        (mx.sym.batch_take(X, Y), {"x": (2, 3), "y": (3,)}, "Shape inconsistent"),
+        (mx.sym.gather_nd(X, Y), {"x": (2, 3), "y": (3, 1)}, "at most 2 axes"),
+        (mx.sym.scatter_nd(X, Y, shape=(4,)), {"x": (3,), "y": (1, 2)}, "expected data of shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(symbol, shapes, said):
+    with pytest.raises(mx.MXNetError, match=said):
+        symbol.infer_shape(**shapes)

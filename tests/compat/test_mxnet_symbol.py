@@ -111,6 +111,58 @@ def test_lists():
         group["x"]
 
 
+def test_outputs_are_called_what_mxnet_calls_them():
+    """By words where the operator has some; by number where it has several outputs, those that nobody sees too."""
+    x = mx.sym.var("x")
+    for symbol, names in (
+        (mx.sym.BatchNorm(x, name="it"), ["output"]),
+        (mx.sym.BatchNorm(x, output_mean_var=True, name="it"), ["output", "mean", "var"]),
+        (mx.sym.GroupNorm(x, output_mean_var=True, name="it"), ["output", "mean", "std"]),
+        (mx.sym.RNN(x, state_size=2, num_layers=1, mode="gru", state_outputs=True, name="it"), "output state_output"),
+        (
+            mx.sym.RNN(x, state_size=2, num_layers=1, mode="lstm", state_outputs=True, name="it"),
+            "output state_output statecell_output",
+        ),
+        (mx.sym.split(x, num_outputs=1, name="it"), ["output0"]),
+        (mx.sym.Dropout(x, name="it"), ["output"]),
+        (mx.sym.sort(x, name="it"), ["output0"]),
+        (mx.sym.topk(x, name="it"), ["output"]),
+        (mx.sym.topk(x, ret_typ="value", name="it"), ["output0"]),
+        (mx.sym.topk(x, ret_typ="both", name="it"), ["output0", "output1"]),
+    ):
+        expected = names.split() if isinstance(names, str) else names
+        assert symbol.list_outputs() == [f"it_{name}" for name in expected]
+
+
+def test_operators_are_methods_too():
+    x = mx.sym.var("x")
+    for method, function in (
+        (lambda: x.reshape((2, -1)), lambda: mx.sym.reshape(x, shape=(2, -1))),
+        (lambda: x.sum(axis=1, keepdims=True), lambda: mx.sym.sum(x, axis=1, keepdims=True)),
+        (lambda: x.broadcast_axes(axis=1, size=3), lambda: mx.sym.broadcast_axes(x, axis=1, size=3)),
+        (lambda: x.astype("float16"), lambda: mx.sym.cast(x, dtype="float16")),
+    ):
+        with mx.name.NameManager():
+            mine = method().tojson()
+        with mx.name.NameManager():
+            assert mine == function().tojson()
+
+
+def test_inputs_follow_from_settings():
+    x = mx.sym.var("x")
+    once = mx.sym.UpSampling(x, scale=2, sample_type="bilinear", num_filter=3, name="up")
+    assert once.list_arguments() == ["x", "up_weight"]
+    assert once.attr_dict()["up_weight"]["__init__"] == '["bilinear", {}]'
+    assert once.infer_shape(x=(1, 3, 4, 4))[0] == [(1, 3, 4, 4), (3, 1, 4, 4)]
+    nearest = mx.sym.UpSampling(x, mx.sym.var("y"), scale=2, sample_type="nearest")
+    assert nearest.list_arguments() == ["x", "y"]
+    assert nearest.list_attr()["num_args"] == "2"
+    assert mx.sym.Crop(x, num_args=2, name="part").list_arguments() == ["x", "part_arg1"]
+    loss = mx.sym.CTCLoss(x, use_label_lengths=True, name="ctc")
+    assert loss.list_arguments() == ["x", "ctc_label", "ctc_label_lengths"]
+    assert mx.sym.SequenceMask(x, name="mask").list_arguments() == ["x"]
+
+
 def test_inputs_may_be_given_in_any_form():
     x, w = mx.sym.var("x"), mx.sym.var("w")
     for net in (
@@ -153,7 +205,8 @@ def test_what_does_not_fit_is_refused():
         (lambda: bool(x), mx.MXNetError, "no truth value"),
         (lambda: x.no_such_thing, AttributeError, "no_such_thing"),
         (lambda: mx.sym.maximum(1, 2), TypeError, "Symbol on one side"),
-        (lambda: mx.sym.contrib, fl.CompatError, r"torch\.nn"),
+        (lambda: mx.sym.linalg, fl.CompatError, r"torch\.nn"),
+        (lambda: mx.sym.contrib.ROIAlign, fl.CompatError, "torchvision"),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -286,6 +339,19 @@ def test_types():
 # ---- composition, files -------------------------------------------------------------------------------------
 
 
+def test_batches_of_halves_are_normalised_in_floats():
+    """As MXNet has it: statistics and scales of float16 data are float32, and what comes out is float16 again."""
+    net = mx.sym.BatchNorm(mx.sym.var("x"), name="bn")
+    for kind, other in (("float16", "float32"), ("float64", "float64")):
+        arguments, outputs, states = net.infer_type(x=kind)
+        assert [np.dtype(t).name for t in (*arguments, *outputs, *states)] == [kind, other, other, kind, other, other]
+    with pytest.raises(mx.MXNetError, match="expected float32 for bn_gamma, got float16"):
+        net.infer_type(x="float16", bn_gamma="float16")
+    executor = net.simple_bind(mx.cpu(), x=(2, 3), type_dict={"x": "float16"})
+    assert executor.forward(is_train=True)[0].dtype == np.float16
+    assert executor.aux_dict["bn_moving_mean"].dtype == np.float32
+
+
 def test_composition():
     first = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4, name="a")
     second = mx.sym.FullyConnected(mx.sym.var("data2"), num_hidden=3, name="b")
@@ -395,6 +461,13 @@ def test_files_of_before_1_0():
     net = mx.sym.load_json(text)
     assert net.infer_shape(data=(2, 3))[0] == [(2, 3), (4, 3)]
     assert net.attr_dict()["fc_weight"]["lr_mult"] == "2"
+
+
+def test_files_may_use_other_names_of_operators():
+    """Such as those of before an operator was renamed; written again they have today's."""
+    text = mx.sym.CTCLoss(mx.sym.var("x"), name="ctc").tojson()
+    old = mx.sym.load_json(text.replace('"CTCLoss"', '"_contrib_ctc_loss"'))
+    assert old.tojson() == text
 
 
 def test_texts_that_are_no_symbols():

@@ -82,6 +82,31 @@ def test_labels_and_colours():
     )
 
 
+def test_outputs_of_several():
+    """Of a split MXNet shows the last one's shape, whichever is used; what it has no name for makes it fail."""
+    x = mx.sym.var("x")
+    one = mx.sym.Flatten(mx.sym.split(x, num_outputs=1, name="one"), name="flat")
+    best = mx.sym.topk(one, k=2, ret_typ="both", name="best")
+    last = mx.sym.Flatten(mx.sym.BatchNorm(best[0], output_mean_var=True, name="bn")[0], name="last")
+    source = mx.viz.plot_network(last, shape={"x": (4, 3, 5)}, dtype={"x": "float32"}).source
+    for text in (
+        'flat -> one [label="3x5(float32)"',
+        'best -> flat [label="15(float32)"',
+        'bn -> best [label="2(float32)"',
+        'last -> bn [label="2(float32)"',
+    ):
+        assert text in source
+
+
+def test_of_a_resized_image_only_what_is_resized_is_joined():
+    a, b = mx.sym.var("a"), mx.sym.var("b")
+    resized = mx.sym.contrib.BilinearResize2D(a, b, mode="like")
+    assert resized.name == "bilinearresize2d0"
+    lines = mx.viz.plot_network(resized, shape={"a": (1, 2, 3, 3), "b": (1, 1, 5, 5)}).source.splitlines()
+    assert [line.split(" [")[0].strip() for line in lines if "->" in line] == ["bilinearresize2d0 -> a"]
+    assert any(line.startswith("\tb [") for line in lines)
+
+
 def test_what_cannot_be_drawn(monkeypatch):
     with pytest.raises(TypeError, match="symbol must be a Symbol, got str"):
         mx.viz.plot_network("net")

@@ -655,6 +655,8 @@ ELSEWHERE = {
     "convolution_transpose", "assign",
     # test_recurrence and test_gradients
     "lstm", "rnn", "loop", "pick", "user", "user_output",
+    # test_attention
+    "attend", "sequence_padded", "sequence_valid", "sequence_ones",
 }  # fmt: skip
 
 

@@ -81,6 +81,79 @@ def batch_norm(x, gamma, beta, mean, variance, *, eps, axis=1):
     return (x - mean) / np.sqrt(variance + eps) * gamma + beta
 
 
+def group_norm(x, gamma, beta, *, groups, eps=1e-5):
+    """One scale and one offset a group; with as many groups as channels it is the norm of instances."""
+    y = np.empty_like(x)
+    width = x.shape[1] // groups
+    for i, g in itertools.product(range(len(x)), range(groups)):
+        part = x[i, g * width : (g + 1) * width]
+        y[i, g * width : (g + 1) * width] = (part - part.mean()) / np.sqrt(part.var() + eps) * gamma[g] + beta[g]
+    return y
+
+
+def neighbours(x, size, alpha, beta, offset):
+    """Each channel over a power of the squares of those around it."""
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        around = x[:, max(0, c - size // 2) : c + size // 2 + 1]
+        y[:, c] = x[:, c] / (offset + alpha / size * (around**2).sum(1)) ** beta
+    return y
+
+
+def interpolated(x, sizes, align=True):
+    """Linear between the four cells around each place; ``align``: corners lie on corners, else edges on edges."""
+    y = np.zeros((*x.shape[:2], *sizes))
+    for place in itertools.product(*map(range, sizes)):
+        weights = [np.zeros(n) for n in x.shape[2:]]
+        for weight, i, n, m in zip(weights, place, x.shape[2:], sizes, strict=True):
+            at = i * (n - 1) / max(m - 1, 1) if align else max((i + 0.5) * n / m - 0.5, 0)
+            low = min(int(at), n - 1)
+            weight[low] += 1 - (at - low)
+            weight[min(low + 1, n - 1)] += at - low
+        y[(slice(None), slice(None), *place)] = (x * np.outer(*weights)).sum((2, 3))
+    return y
+
+
+def into_channels(x, block):
+    """Cells of a block become channels: of its first cell all, then of the next."""
+    rows = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
+    return np.concatenate(rows, 1)
+
+
+def areas(x, sizes):
+    """The mean over the cells that each area touches."""
+    y = np.zeros((*x.shape[:2], *sizes))
+    for place in itertools.product(*map(range, sizes)):
+        cut = [slice(i * n // m, -(-(i + 1) * n // m)) for i, n, m in zip(place, x.shape[2:], sizes, strict=True)]
+        y[(slice(None), slice(None), *place)] = x[(slice(None), slice(None), *cut)].mean((2, 3))
+    return y
+
+
+def alignment(x, labels, *, blank, times=None):
+    """Minus the logarithm of the probability of all paths that read as the labels; paths are tried one by one."""
+    losses = []
+    for i, label in enumerate(labels):
+        steps = len(x) if times is None else times[i]
+        probability = softmax(x[:steps, i], 1)
+        total = 0.0
+        for path in itertools.product(range(x.shape[2]), repeat=steps):
+            read = [k for k, _ in itertools.groupby(path) if k != blank]
+            if read == list(label):
+                total += math.prod(probability[t, k] for t, k in enumerate(path))
+        losses.append(-math.log(total))
+    return np.array(losses)
+
+
+def margin_gradient(x, label, *, margin=1.0, scale=1.0, linear=False):
+    """Of SVMOutput: the right class is pushed above the margin, all others below its negative."""
+    gradient = np.zeros_like(x)
+    for row, k in itertools.product(range(x.shape[0]), range(x.shape[1])):
+        side = 1 if k == label[row] else -1
+        if side * x[row, k] < margin:
+            gradient[row, k] = -side * scale * (1 if linear else 2 * (margin - side * x[row, k]))
+    return gradient
+
+
 def reshape(shape, codes):
     """MXNet's codes, one by one, without -1, which NumPy knows."""
     out, left, codes = [], list(shape), list(codes)

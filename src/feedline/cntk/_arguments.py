@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._feeding import pieces_of
+from feedline.cntk._feeding import begun, pieces_of
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io import MinibatchData, MinibatchSource, StreamInformation, UserMinibatchSource
@@ -55,7 +55,8 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     Args:
         given: by key `MinibatchData`, a `Value`, a `feedline.Value`, an array ``(N, *shape)`` or SciPy CSR matrix
             ``(N, size)`` of N sequences of one sample, or a list with one array ``(length, *shape)`` or matrix a
-            sequence; or only one of these, if the criterion has one argument.
+            sequence; or only one of these, if the criterion has one argument. Or a pair of any of that and of a list
+            with a bool a sequence: whether it begins here, or goes on from its place in the minibatch before.
         criterion: what knows its ``arguments``, if anything does.
         is_sweep_end: whether it touches or crosses the end of a sweep, if ``given`` does not say.
 
@@ -63,6 +64,7 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
         ValueError: ``is_sweep_end`` with data that says it itself, or numbers of sequences that differ.
         CompatError: no mapping, and a criterion that does not know its arguments.
     """
+    given, flags = begun(given)
     if not isinstance(given, Mapping):
         given = dict(zip(keys_of(criterion, 1, "pass a dictionary of data by key"), [given], strict=True))
     says = [data.end_of_sweep for data in given.values() if isinstance(data, MinibatchData)]
@@ -73,7 +75,9 @@ def arguments_of(given: Any, criterion: Any, is_sweep_end: bool | None = None) -
     counts = {key: value.num_sequences for key, value in packed.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"expected one number of sequences for all arguments, got {counts}")
-    lanes, begins = pieces_of(values.values())
+    if flags is not None and set(counts.values()) != {len(flags)}:
+        raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {counts}")
+    lanes, begins = pieces_of(values.values(), flags)
     return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
 
 

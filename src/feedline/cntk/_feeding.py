@@ -96,6 +96,7 @@ def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> d
     Raises:
         ValueError: an input without data, or data for something that is no argument.
     """
+    arguments, _ = begun(arguments)
     if not isinstance(arguments, Mapping):
         if arguments is None:
             arguments = ()
@@ -120,8 +121,24 @@ def _is_nothing(arguments: Any) -> bool:
     return isinstance(arguments, tuple) and not arguments
 
 
-def pieces_of(data: Iterable[Any]) -> tuple[Any, Any]:
-    """(lanes, begins) of data that is pieces of sequences, see `feedline.Minibatch`; (None, None) of any other."""
+def begun(arguments: Any) -> tuple[Any, Any]:
+    """Data, and bool (num_sequences,): the sequence begins here, if a script hands over a pair of both; else None."""
+    if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], (list, tuple)):
+        data, flags = arguments
+        if flags and all(isinstance(flag, (bool, np.bool_)) for flag in flags):
+            return data, np.array(flags, np.bool_)
+    return arguments, None
+
+
+def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
+    """(lanes, begins) of data that is pieces of sequences, see `feedline.Minibatch`; (None, None) of any other.
+
+    Args:
+        data: one item an input.
+        begins: what `begun` found: each sequence is a lane of its own; None: the data says.
+    """
+    if begins is not None:
+        return np.arange(len(begins)), begins
     values = (getattr(item, "data", item) if hasattr(item, "num_sequences") else item for item in data)
     cut = next((v for v in values if isinstance(v, Value) and v.lanes is not None), None)
     return (None, None) if cut is None else (cut.lanes, cut._starts)

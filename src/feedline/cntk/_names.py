@@ -234,11 +234,13 @@ NAMES: dict[str, Names] = {
         },
     ),
     "cntk.logging.graph": Names(
-        approximated=_all(
-            "depth_first_search find_all_with_name find_by_name get_node_outputs",
-            "`depth` is not looked at: blocks are open",
-        ),
-        absent={"plot": "look at `cntk.debugging.dump_function(function)`"},
+        approximated={
+            **_all(
+                "depth_first_search find_all_with_name find_by_name get_node_outputs",
+                "`depth` is not looked at: blocks are open",
+            ),
+            "plot": "the picture is `feedline.plot_network`'s, with blocks as boxes",
+        },
     ),
     "cntk.logging.progress_print": Names(
         provided=f"{_WRITERS} "

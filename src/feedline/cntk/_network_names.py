@@ -12,7 +12,8 @@ _BLOCKS = "`depth` is not looked at: blocks are open"
 _FILE = "safetensors with the graph as JSON: not CNTK's format, nor ONNX"
 _UID = "unique, but of another form"
 _TORCH = "write it in torch, as a module or a UserFunction"
-_LOOP = "lengths that depend on results need a loop in Python: write it in torch"
+_ATTENTION = "over whole sequences: no `attention_span`; its weights are no output that can be found by name"
+_UNFOLD = "all steps are computed, also behind an end that `until_predicate` finds"
 _FEED = "declare the input by sequence.input_variable and feed sequences"
 
 NETWORKS: dict[str, Names] = {
@@ -45,10 +46,9 @@ NETWORKS: dict[str, Names] = {
             "BatchNormalization": _STATISTICS,
             "Convolution": _KERNELS,
             "ConvolutionTranspose": _KERNELS,
+            "AttentionModel": _ATTENTION,
             "Dropout": _SEED,
-        },
-        absent={
-            "UnfoldFrom": _LOOP,
+            "UnfoldFrom": _UNFOLD,
         },
     ),
     "cntk.layers.blocks": Names(
@@ -72,10 +72,10 @@ NETWORKS: dict[str, Names] = {
     ),
     "cntk.layers.sequence": Names(
         provided="Delay Fold PastValueWindow Recurrence RecurrenceFrom",
-        absent={
-            "UnfoldFrom": _LOOP,
-        },
+        approximated={"UnfoldFrom": _UNFOLD},
     ),
+    "cntk.layers.models": Names(approximated={"AttentionModel": _ATTENTION}),
+    "cntk.layers.models.attention": Names(approximated={"AttentionModel": _ATTENTION}),
     "cntk.layers.typing": Names(
         provided="ParameterTensor Sequence SequenceOver Signature SparseTensor Tensor tensor",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._feeding import arrays_of, feeds_of, pieces_of, rows_of, value_of
+from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -53,9 +53,10 @@ class Runs(Operand):
                     raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
                 given.data.requires_grad_(True)
                 feeds[node] = given
-        given = arguments.values() if isinstance(arguments, Mapping) else _listed(arguments)
+        data, begins = begun(arguments)
+        given = data.values() if isinstance(data, Mapping) else _listed(data)
         fed = {node: feeds[node] for node in network.inputs if node in feeds}
-        return network, feeds, network(fed, *pieces_of(given))
+        return network, feeds, network(fed, *pieces_of(given, begins))
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -63,7 +64,8 @@ class Runs(Operand):
         """Run it, as in testing.
 
         Args:
-            arguments: data by variable or name, in order, or of the only argument.
+            arguments: data by variable or name, in order, or of the only argument; or a pair of that and of a list with
+                a bool a sequence: whether it begins here, or goes on from the sequence in its place the last time.
             outputs: variables to compute; None: its own.
             device: where to; None: where its parameters are.
             as_numpy: arrays, or else `Value`.

@@ -65,6 +65,11 @@ def roots_of(operand: Any) -> list[Node]:
     return [v.node for v in operand.outputs] if hasattr(operand, "outputs") else [node_of(operand)]
 
 
+def called(node: Node, name: str) -> bool:
+    """Whether a node is meant by a name: a block without one has an output of the name of what is inside."""
+    return node.name == name and node.attributes.get("instance", name) == name
+
+
 def block_of(roots: Sequence[Node], arguments: Sequence[Node], op_name: str, name: str) -> list[Node]:
     """The outputs of a block: names for what is inside, and for what it is applied to."""
     single = len(roots) == 1

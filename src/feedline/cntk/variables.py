@@ -109,12 +109,11 @@ class Operand:
     def __getitem__(self, key: Any) -> Any:
         """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
         keys = key if isinstance(key, tuple) else (key,)
-        if Ellipsis in keys:
-            at = keys.index(Ellipsis)
-            rest = len(self.node.shape) - (len(keys) - 1)
-            keys = (*keys[:at], *(slice(None),) * rest, *keys[at + 1 :])
+        # Behind an ellipsis axes are counted from the last: how many there are need not be known yet.
+        at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+        numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
         parts: list[tuple[int, int, int, int]] = []
-        for axis, part in enumerate(keys):
+        for axis, part in numbered:
             if isinstance(part, (int, np.integer)):
                 parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
             elif isinstance(part, slice):

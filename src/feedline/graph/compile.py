@@ -19,7 +19,7 @@ from feedline.graph.loop import operands
 from feedline.graph.node import Node, Weights
 from feedline.graph.packed import Batch, Packed, Sequences, SparseRows
 from feedline.graph.registry import op
-from feedline.graph.traverse import topological
+from feedline.graph.traverse import behind, reads, topological
 
 
 def tensor_of(weights: Weights) -> torch.nn.Parameter:
@@ -57,13 +57,14 @@ class Network(torch.nn.Module):
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
-        order = topological(self.roots, _below)
+        ends = [behind(root) for root in self.roots]
+        order = topological(ends, _below)
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
         self._fed = [(slot[node], node) for node in self.inputs]
         self._held: list[tuple[int, dict[str, Any], str]] = []
         self._plan: list[tuple[int, list[int], Any, list[int]]] = []
-        self._results = [(slot[root], root) for root in self.roots]
+        self._results = [(slot[end], root) for end, root in zip(ends, self.roots, strict=True)]
         self.names: dict[Node, str] = {}
         self.memories = {training: Memory() for training in (True, False)}
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
@@ -192,7 +193,7 @@ class Network(torch.nn.Module):
 
 def _below(node: Node) -> Sequence[Node]:
     """What is computed before a node; a recurrence computes its own inside itself."""
-    return operands(node) if node.op == "loop" else node.inputs
+    return operands(node) if node.op == "loop" else reads(node)
 
 
 def _check_shape(node: Node, packed: Packed) -> None:

@@ -15,15 +15,20 @@ import torch
 from feedline.graph.node import Node
 from feedline.graph.packed import Batch, Run, SparseRows, Step, Steps
 from feedline.graph.registry import op
-from feedline.graph.traverse import loop_parts, topological
+from feedline.graph.traverse import behind, loop_parts, reads, topological
+
+
+def _parts_behind(node: Node) -> tuple[list[Node], list[Node]]:
+    outputs, states = loop_parts(node)
+    return [behind(output) for output in outputs], list(states)
 
 
 def inside(node: Node) -> set[Node]:
     """Nodes of a recurrence that depend on its own state, and so are done step by step."""
-    outputs, states = loop_parts(node)
+    outputs, states = _parts_behind(node)
     found: set[Node] = set(states)
-    for below in topological(outputs):
-        if any(child in found for child in below.inputs):
+    for below in topological(outputs, reads):
+        if any(child in found for child in reads(below)):
             found.add(below)
     return found
 
@@ -31,9 +36,9 @@ def inside(node: Node) -> set[Node]:
 def operands(node: Node) -> list[Node]:
     """What a recurrence needs of the outside, computed before its first step; in a fixed order."""
     own = inside(node)
-    outputs, _ = loop_parts(node)
+    outputs, _ = _parts_behind(node)
     found: dict[Node, None] = {}
-    for below in topological(outputs, lambda n: n.inputs if n in own else ()):
+    for below in topological(outputs, lambda n: reads(n) if n in own else ()):
         if below not in own:
             found[below] = None
     return list(found)
@@ -41,7 +46,7 @@ def operands(node: Node) -> list[Node]:
 
 def loop(node: Node) -> Run:
     """Lowering of a recurrence: takes its `operands`, returns its outputs."""
-    outputs, states = loop_parts(node)
+    outputs, states = _parts_behind(node)
     own = inside(node)
     outside = operands(node)
     ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
@@ -51,9 +56,9 @@ def loop(node: Node) -> Run:
     slot: dict[Node, int] = {n: i for i, n in enumerate([*outside, *delays, *order])}
     for state, end in ends.items():
         slot[state] = slot[end]
-    plan = [(slot[n], [slot[child] for child in n.inputs], op(n.op).lower(n)) for n in order]
+    plan = [(slot[n], [slot[child] for child in reads(n)], op(n.op).lower(n)) for n in order]
     past = [
-        (slot[d], slot[d.inputs[0]], slot[d.inputs[1]], abs(d.attributes["steps"]), d.shape, d.inputs[1])
+        (slot[d], *(slot[child] for child in reads(d)), abs(d.attributes["steps"]), d.shape, d.inputs[1])
         for d in delays
     ]
     kept = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
@@ -116,14 +121,15 @@ def _parts(own: set[Node], outputs: Sequence[Node], states: Sequence[Node]) -> t
     seen: set[Node] = set(states)
     while waiting:
         # A delay ends a step's order: what it reads is of another step, and may be computed later in this one.
-        for node in topological(waiting, lambda n: n.inputs if n in own and n.op != "delay" else ()):
+        for node in topological(waiting, lambda n: reads(n) if n in own and n.op != "delay" else ()):
             if node not in own or node in seen:
                 continue
             seen.add(node)
             (delays if node.op == "delay" else order).append(node)
-        waiting = [d.inputs[0] for d in delays if d.inputs[0] in own and d.inputs[0] not in seen]
+        delayed = (reads(d)[0] for d in delays)
+        waiting = [source for source in delayed if source in own and source not in seen]
     for node in order:
-        for child in node.inputs:
+        for child in reads(node):
             if child in states:
                 raise ValueError(
                     f"{node.label} uses the state {child.label} of its own step; read it by sequence.past_value or "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
+from feedline.graph.cells import CELLS, opened
 from feedline.graph.node import Node, Type, Weights
 from feedline.graph.registry import Site, apply, infer
 
@@ -71,6 +72,18 @@ def loop_parts(loop: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """Outputs and own states of a recurrence; the last outputs are what the states become."""
     count = loop.attributes["count"]
     return loop.inputs[:count], loop.inputs[count:]
+
+
+def behind(node: Node) -> Node:
+    """What a name or a block stands for."""
+    while node.op == "alias":
+        node = node.inputs[0]
+    return node
+
+
+def reads(node: Node) -> list[Node]:
+    """What a node needs the values of; names and blocks are looked through."""
+    return [behind(child) for child in node.inputs]
 
 
 def find_all(roots: Iterable[Node], wanted: Callable[[Node], bool]) -> list[Node]:
@@ -171,6 +184,7 @@ def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
 
 def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
     """Tells the types of the states from the bodies, unless these have placeholders that are still open."""
+    bodies, states = _merged(bodies, states)
     settings, ends = {"count": len(bodies)}, bodies[len(bodies) - len(states) :]
     if not all(state.type.known for state in states):
         unknown = [n for n in leaves(bodies, "placeholder") if n not in states and not n.type.known]
@@ -193,6 +207,36 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
         if end.type.known and state.type != end.type:
             raise ValueError(f"expected the state {state.label} to stay {state.type}, got {end.type} after a step")
     return apply("loop", [*bodies, *states], settings)
+
+
+def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Recurrences that depend on the states of this one become part of it: one recurrence, with the states of all."""
+    dependent: set[Node] = set(states)
+    order = topological(bodies)
+    for node in order:
+        if any(child in dependent for child in node.inputs):
+            dependent.add(node)
+    inner = [node for node in order if node in dependent and node.op in ("loop", *CELLS)]
+    if not inner:
+        return bodies, states
+    new: dict[Node, Node] = {}
+    more: dict[Node, Node] = {}
+    for node in order:
+        inputs = tuple(new[child] for child in node.inputs)
+        if node not in dependent or node in states:
+            new[node] = node
+        elif node.op == "pick" and node.inputs[0] in inner:
+            new[node] = new[loop_parts(node.inputs[0])[0][node.attributes["index"]]]
+        elif node.op == "loop":
+            new[node] = node  # nobody takes from it but those above
+            outputs, own = loop_parts(node)
+            more.update(zip(own, (new[end] for end in outputs[len(outputs) - len(own) :]), strict=True))
+        elif node.op in CELLS:
+            new[node], own_states = opened(_remade(node, inputs))
+            more.update(own_states)
+        else:
+            new[node] = _remade(node, inputs)
+    return (*(new[body] for body in bodies), *more.values()), (*states, *more)
 
 
 def _remade(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -34,7 +34,7 @@ def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
     if not isinstance(key, (list, tuple)):
         found[checked_key(key)] = listed(value, name)
         return found
-    keys = [checked_key(one) for one in key]
+    keys = [one if type(one) is int or type(one) is str else checked_key(one) for one in key]
     if len({type(one) for one in keys}) > 1:
         raise TypeError(f"expected keys of one kind, got both int and str: {keys}")
     if not isinstance(value, (list, tuple)) or len(value) != len(keys):

@@ -247,10 +247,14 @@ class LocalStore(KVStore):
         if unknown:
             self._check_kind(unknown[0])
             raise RefusedError(f"expected a key that was initialised, got {unknown[0]!r}; call init first")
-        groups = [(self._entries[key], tensors) for key, tensors in given.items()]
-        if len(groups) > 1:
-            groups.sort(key=lambda group: group[0].place if isinstance(group[0].key, str) else group[0].key)
-        return groups
+        entries = self._entries
+        if len(given) < 2:
+            order: Iterable[Key] = given
+        elif type(next(iter(given))) is int:  # keys of a call are of one kind
+            order = sorted(given)
+        else:
+            order = sorted(given, key=lambda key: entries[key].place)
+        return [(entries[key], given[key]) for key in order]
 
     def _check_kind(self, key: Key) -> None:
         """Raise RefusedError for a str key in a store of int keys, or the other way round."""
@@ -279,6 +283,8 @@ class LocalStore(KVStore):
         """Values of a push, checked."""
         self._check_idle()
         groups = self._found(given)
+        if self._compression is None and merging.all_like([(e.stored, values) for e, values in groups], True):
+            return groups
         strided = torch.strided
         for entry, values in groups:
             stored = entry.stored
@@ -302,6 +308,8 @@ class LocalStore(KVStore):
     def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Outs of a pull, checked."""
         groups = self._found(given)
+        if merging.all_like([(e.stored, outs) for e, outs in groups], False):
+            return groups
         for entry, outs in groups:
             shape = entry.stored.shape
             for out in outs:

@@ -2,7 +2,8 @@
 
 All jobs of a call whose tensors are contiguous float32 or float64 on the CPU go through one native pass, on as many
 threads as torch has; what it leaves is done by torch. Either way values are added from the first to the last.
-Nothing is allocated but lists.
+Nothing is allocated but lists. Where torch gives DLPack's C functions (since 2.10), the native side looks at tensors
+itself, at a tenth of what that costs from Python.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from feedline.kvstore.base import Key, RefusedError
 Job = tuple[Sequence[Any], Sequence[Any]]
 
 _NATIVE = {torch.float32: 4, torch.float64: 8}
+_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
 def check_sum(key: Key, dtype: Any) -> None:
@@ -39,6 +41,8 @@ def _adds(dtype: Any) -> bool:
 
 def run(jobs: Iterable[Job]) -> None:
     """Do all jobs. Outputs may lie across inputs, but for a job's first one."""
+    if _EXCHANGE:
+        jobs = _native.merge_tensors(torch.Tensor, list(jobs), torch.get_num_threads())
     native: dict[int, list[tuple[int, list[int], list[int]]]] = {4: [], 8: []}
     for inputs, outputs in jobs:
         dtype = inputs[0].dtype
@@ -53,6 +57,16 @@ def run(jobs: Iterable[Job]) -> None:
     for item_bytes, batch in native.items():
         if batch:
             _native.merge(batch, item_bytes, torch.get_num_threads())
+
+
+def all_like(groups: Iterable[tuple[Any, Sequence[Any]]], dtypes: bool) -> bool:
+    """Whether all tensors are plain and fit, group by group; False also where that cannot be told cheaply.
+
+    Args:
+        groups: what tensors should be like, and they; their shapes count.
+        dtypes: whether their dtypes count, too.
+    """
+    return _EXCHANGE and _native.all_like(torch.Tensor, list(groups), dtypes)
 
 
 def _by_torch(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

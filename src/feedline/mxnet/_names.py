@@ -10,6 +10,7 @@ _NETWORKS = "write the model in torch.nn, and push its gradients to `fl.kvstore.
 _FEEDING = "use `fl.MinibatchSource` over a store, CTF or Parquet"
 _FILLING = "fill `array.tensor` with `torch.nn.init`"
 _ARRAYS = "use torch: `array.tensor` is the tensor beneath an NDArray"
+_BOXES = "use torchvision.ops"
 _RULES = "use `feedline.train`, or register a rule with `feedline.kvstore.register_optimizer`"
 
 
@@ -206,38 +207,50 @@ NAMES: dict[str, Names] = {
         },
     ),
     "mxnet.symbol": Names(
-        provided="Activation BlockGrad Cast Concat Convolution Deconvolution Dropout ElementWiseSum Embedding Flatten "
-        "FullyConnected Group L2Normalization LayerNorm LeakyReLU LinearRegressionOutput "
-        "LogisticRegressionOutput MAERegressionOutput MakeLoss Pad Pooling Reshape SliceChannel Softmax "
-        "SoftmaxActivation SoftmaxOutput SwapAxis Symbol Symbol.attr Symbol.attr_dict Symbol.eval "
-        "Symbol.get_children Symbol.get_internals Symbol.infer_shape Symbol.infer_shape_partial "
-        "Symbol.infer_type Symbol.list_arguments Symbol.list_attr Symbol.list_auxiliary_states "
-        "Symbol.list_inputs Symbol.list_outputs Symbol.name Symbol.save Symbol.tojson Variable abs activation "
-        "add_n arccos arccosh arcsin arcsinh arctan arctanh argmax argmin batch_dot broadcast_add "
-        "broadcast_div broadcast_equal broadcast_greater broadcast_greater_equal broadcast_hypot "
-        "broadcast_lesser broadcast_lesser_equal broadcast_like broadcast_maximum broadcast_minimum "
+        provided="Activation BlockGrad CTCLoss Cast Concat Convolution Crop Deconvolution Dropout ElementWiseSum "
+        "Embedding Flatten FullyConnected Group GroupNorm InstanceNorm L2Normalization LRN LayerNorm LeakyReLU "
+        "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss Pad Pooling Reshape "
+        "SVMOutput SequenceLast SequenceMask SequenceReverse SliceChannel Softmax SoftmaxActivation "
+        "SoftmaxOutput SwapAxis Symbol Symbol.astype Symbol.attr Symbol.attr_dict Symbol.eval Symbol.get_children "
+        "Symbol.get_internals Symbol.infer_shape Symbol.infer_shape_partial Symbol.infer_type "
+        "Symbol.list_arguments Symbol.list_attr Symbol.list_auxiliary_states Symbol.list_inputs "
+        "Symbol.list_outputs Symbol.name Symbol.save Symbol.tojson UpSampling Variable abs activation add_n "
+        "arange arccos arccosh arcsin arcsinh arctan arctanh argmax argmax_channel argmin argsort batch_dot "
+        "batch_take broadcast_add broadcast_axes broadcast_axis broadcast_div broadcast_equal broadcast_greater "
+        "broadcast_greater_equal broadcast_hypot broadcast_lesser broadcast_lesser_equal broadcast_like "
+        "broadcast_logical_and broadcast_logical_or broadcast_logical_xor broadcast_maximum broadcast_minimum "
         "broadcast_minus broadcast_mod broadcast_mul broadcast_not_equal broadcast_plus broadcast_power "
-        "broadcast_sub broadcast_to cast cbrt ceil clip concat cos cosh crop dot element_wise_sum "
-        "elemwise_add elemwise_div elemwise_mul elemwise_sub erf exp expand_dims expm1 fix flatten floor "
-        "gammaln hypot identity load load_json log log10 log1p log2 log_softmax logical_not make_loss max "
-        "max_axis maximum mean min min_axis minimum nansum negative one_hot ones ones_like pad pick pow power "
-        "prod reciprocal relu repeat reshape reshape_like rint round rsqrt sigmoid sign sin sinh slice "
-        "slice_axis smooth_l1 softmax softmax_cross_entropy softmin softsign split sqrt square squeeze stack "
-        "stop_gradient sum sum_axis swapaxes take tan tanh tile transpose trunc var where zeros zeros_like",
+        "broadcast_sub broadcast_to cast cbrt ceil clip concat contrib cos cosh crop ctc_loss degrees "
+        "depth_to_space dot element_wise_sum elemwise_add elemwise_div elemwise_mul elemwise_sub erf erfinv exp "
+        "expand_dims expm1 eye fix flatten flip floor full gamma gammaln gather_nd hard_sigmoid hypot identity "
+        "load load_json log log10 log1p log2 log_softmax logical_not make_loss max max_axis maximum mean min "
+        "min_axis minimum nanprod nansum negative norm one_hot ones ones_like pad pick pow power prod radians "
+        "rcbrt reciprocal relu repeat reshape reshape_like reverse rint round rsqrt scatter_nd sigmoid sign sin "
+        "sinh slice slice_axis slice_like smooth_l1 softmax softmax_cross_entropy softmin softsign sort "
+        "space_to_depth split sqrt square squeeze stack stop_gradient sum sum_axis swapaxes take tan tanh tile "
+        "transpose trunc var where zeros zeros_like",
         approximated={
             "BatchNorm": "running statistics move in `forward(is_train=True)` (MXNet: in `backward`)",
             "RNN": "without projections; with `p` above 0 torch draws what is dropped",
             "Symbol.bind": "`group2ctx` and `shared_exec` are taken and change nothing",
             "Symbol.simple_bind": "as `bind`; storage types and shared buffers change nothing",
-            "norm": "of order 2",
+            "topk": "with `ret_typ='both'` the places have the type of the values",
         },
         absent=_all(
-            "BilinearSampler CTCLoss Crop Custom GridGenerator GroupNorm InstanceNorm LRN ROIPooling SVMOutput "
-            "SequenceLast SequenceMask SequenceReverse SpatialTransformer UpSampling arange batch_take contrib diag "
-            "eye full gather_nd image khatri_rao linalg linspace op random reverse sample_multinomial scatter_nd "
-            "shape_array size_array sort sparse topk",
+            "BilinearSampler Custom GridGenerator ROIPooling SpatialTransformer diag image khatri_rao linalg "
+            "linspace op random sample_multinomial shape_array size_array sparse",
             _NETWORKS,
         ),
+    ),
+    "mxnet.symbol.contrib": Names(
+        provided="AdaptiveAvgPooling2D BilinearResize2D CTCLoss ctc_loss",
+        absent={
+            **_all("DeformableConvolution DeformablePSROIPooling PSROIPooling SyncBatchNorm", _NETWORKS),
+            **_all("MultiBoxDetection MultiBoxPrior MultiBoxTarget MultiProposal Proposal ROIAlign", _BOXES),
+            **_all("bipartite_matching box_iou box_nms", _BOXES),
+            **_all("cond foreach while_loop", "write the loop in Python around torch modules"),
+            **_all("fft ifft", "use torch.fft"),
+        },
     ),
     "mxnet.visualization": Names(
         provided="plot_network",

@@ -83,7 +83,7 @@ def plot_network(
         raise TypeError(f"symbol must be a Symbol, got {type(symbol).__name__}")
     shapes = None if shape is None else _inferred(symbol, "shape", shape)
     types = None if dtype is None else _inferred(symbol, "type", dtype)
-    nodes = json.loads(symbol.tojson())["nodes"]
+    nodes, order = json.loads(symbol.tojson())["nodes"], topological(symbol.entries)
     _warn_of_repeated([node["name"] for node in nodes])
     dot = Digraph(name=title, format=save_format)
     for node in nodes:
@@ -94,11 +94,14 @@ def plot_network(
             attributes.update(shape="oval", fillcolor=_VARIABLE)
         dot.node(name=node["name"], label=_label(node), **attributes)
     for node in nodes:
-        for number, *_ in node["inputs"]:
+        # What tells only a size is not drawn as an input of this one operator.
+        joined = node["inputs"][:1] if node["op"] == "_contrib_BilinearResize2D" else node["inputs"]
+        for number, output, _ in joined:
             below = nodes[number]
             if hide_weights and below["op"] == "null" and below["name"].endswith(_WEIGHTS):
                 continue
-            dot.edge(tail_name=node["name"], head_name=below["name"], label=_edge(below, shapes, types), **_ARROW)
+            keys = (_key(below), order[number].output_name(output))
+            dot.edge(tail_name=node["name"], head_name=below["name"], label=_edge(keys, shapes, types), **_ARROW)
     return dot
 
 
@@ -156,8 +159,12 @@ def _key(node: Mapping[str, Any]) -> str:
     return f"{node['name']}_output" if count is None else f"{node['name']}_output{int(count) - 1}"
 
 
-def _edge(below: Mapping[str, Any], shapes: Mapping[str, Any] | None, types: Mapping[str, Any] | None) -> str:
-    key = _key(below)
+def _edge(keys: Sequence[str], shapes: Mapping[str, Any] | None, types: Mapping[str, Any] | None) -> str:
+    """Shape and type of an output by MXNet's key; by its own name where MXNet finds nothing and fails."""
+    known = types if shapes is None else shapes
+    if known is None:
+        return ""
+    key = next(key for key in keys if key in known)
     label = "" if shapes is None else "x".join(map(str, shapes[key][1:]))
     return label if types is None else f"{label}({np.dtype(types[key]).name})"
 

@@ -34,7 +34,8 @@ from feedline.cntk.layers.layers import (
     MaxPooling,
     MaxUnpooling,
 )
-from feedline.cntk.layers.sequence import Delay, Fold, PastValueWindow, Recurrence, RecurrenceFrom
+from feedline.cntk.layers.models.attention import AttentionModel
+from feedline.cntk.layers.sequence import Delay, Fold, PastValueWindow, Recurrence, RecurrenceFrom, UnfoldFrom
 from feedline.cntk.layers.typing import ParameterTensor, Sequence, SequenceOver, Signature, SparseTensor, Tensor, tensor
 from feedline.cntk.ops.functions import BlockFunction
 
@@ -42,6 +43,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "Activation",
+    "AttentionModel",
     "AveragePooling",
     "BatchNormalization",
     "BlockFunction",
@@ -81,6 +83,7 @@ __all__ = [
     "SparseTensor",
     "Stabilizer",
     "Tensor",
+    "UnfoldFrom",
     "default_options",
     "default_options_for",
     "identity",

@@ -22,6 +22,8 @@ def as_function(f: Any) -> Function:
 def Sequential(layers: Any, name: str = "") -> Any:
     """One layer after the other; a tuple stands for layers side by side, whose results the next one gets all.
 
+    Layers side by side get all results of the one before, or one each if they are as many and take one.
+
     Args:
         layers: functions, tuples or lists of them.
         name: its name.
@@ -35,14 +37,24 @@ def Sequential(layers: Any, name: str = "") -> Any:
     def compose(*args: Any) -> Any:
         given: tuple[Any, ...] = args
         for item in layers:
-            if isinstance(item, tuple):
-                given = tuple(_applied(side, given) for side in item)
-            else:
-                result = _applied(item, given)
-                given = result.outputs if isinstance(result, Function) and len(result.outputs) > 1 else (result,)
+            given = then(item, given)
         return given if len(given) > 1 else given[0]
 
     return layer(compose, "Sequential", name, inputs=_names(layers))
+
+
+def then(item: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a layer, or layers side by side, give for the results of the one before; see `Sequential`."""
+    if isinstance(item, tuple):
+        return tuple(_applied(side, mine) for side, mine in zip(item, _one_each(item, given), strict=True))
+    result = _applied(item, given)
+    return result.outputs if isinstance(result, Function) and len(result.outputs) > 1 else (result,)
+
+
+def _one_each(sides: tuple[Any, ...], given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """What each side gets: all results; or the one in its place, if as many sides take one each."""
+    paired = len(sides) == len(given) and all(isinstance(f, Function) and len(f.arguments) == 1 for f in sides)
+    return [(x,) for x in given] if paired else [given] * len(sides)
 
 
 def _applied(item: Any, given: tuple[Any, ...]) -> Any:

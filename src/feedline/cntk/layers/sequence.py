@@ -18,7 +18,7 @@ from feedline.cntk.variables import Constant, placeholder
 from feedline.graph import apply
 from feedline.graph.traverse import close
 
-__all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom"]
+__all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom", "UnfoldFrom"]
 
 
 def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "") -> Function:
@@ -104,12 +104,51 @@ def Fold(
     return layer(fold, "Fold", name)
 
 
+def UnfoldFrom(
+    generator_function: Any, until_predicate: Any = None, length_increase: float = 1, name: str = ""
+) -> Function:
+    """Generates sequences from a state: ``(initial_state, dynamic_axes_like) -> sequences``.
+
+    Sequences are as long as those of ``dynamic_axes_like``, times ``length_increase``, or shorter where
+    ``until_predicate`` ends them. All steps are computed in any case.
+
+    Args:
+        generator_function: ``state -> output``, which is the next state, or ``state -> (output, next state)``. It may
+            hold recurrences along what is generated.
+        until_predicate: ``output -> number``; a sequence ends with the first output for which it is 1.
+        length_increase: see above.
+        name: its name.
+
+    Raises:
+        TypeError: a generator with more than two results.
+    """
+    generator = as_function(generator_function)
+    if len(generator.outputs) > 2:
+        raise TypeError(
+            f"expected a generator state -> output, or (output, state), got {len(generator.outputs)} results"
+        )
+
+    def unfold(initial_state: Any, dynamic_axes_like: Any) -> Any:
+        steps = apply("sequence_ones", [node_of(dynamic_axes_like)], {"factor": float(length_increase)})
+        state = placeholder(name="state")
+        before = apply("sequence_broadcast_as", [sequence.past_value(state, initial_state).node, steps])
+        ends = [v.node for v in generator(Function.of([before])).outputs]
+        output = Function.of(close(ends[:1], {state.node: ends[-1]})[:1])
+        if until_predicate is None:
+            return output
+        ended = sequence.past_value(as_function(until_predicate)(output))
+        return sequence.gather(output, Recurrence(lambda on, end: on * (1 - end), initial_state=1)(ended))
+
+    return layer(unfold, "UnfoldFrom", name, inputs=("initial_state", "dynamic_axes_like"))
+
+
 def _states(step: Function) -> tuple[Any, ...]:
-    states = step.arguments[:-1]
+    # What a step sees of the variables around it is no argument of its own.
+    own = step.arguments[: len(step._order) or None]
+    states = own[:-1]
     if not states or len(states) != len(step.outputs):
         raise TypeError(
-            f"expected a step (states..., x) -> states, got {len(step.arguments)} arguments and {len(step.outputs)} "
-            "results"
+            f"expected a step (states..., x) -> states, got {len(own)} arguments and {len(step.outputs)} results"
         )
     return states
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk._names import explain
-from feedline.graph.traverse import depth_first
+from feedline.graph import Node
+from feedline.graph.plot import plot_network
+from feedline.graph.traverse import depth_first, topological
 
-__all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "get_node_outputs"]
+__all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "get_node_outputs", "plot"]
 
 
 def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0) -> list[Any]:
@@ -22,14 +25,17 @@ def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0
     from feedline.cntk.ops._function import Function
     from feedline.cntk.variables import variable_of
 
-    roots = [v.node for v in root.outputs] if hasattr(root, "outputs") else [root.node]
-    items = (variable_of(node) if node.is_leaf else Function.of([node]) for node in depth_first(roots))
+    items = (variable_of(node) if node.is_leaf else Function.of([node]) for node in depth_first(_roots(root)))
     return [item for item in items if visitor(item)]
 
 
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """All functions and variables of this name below one."""
-    return depth_first_search(node, lambda x: x.name == node_name, depth)
+    from feedline.cntk._tracing import called
+
+    return depth_first_search(
+        node, lambda x: x.name == node_name and all(called(n, node_name) for n in _roots(x)), depth
+    )
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
@@ -50,6 +56,43 @@ def get_node_outputs(node: Any, depth: int = 0) -> list[Any]:
     """Outputs of all functions below one, its own first."""
     found = depth_first_search(node, lambda x: hasattr(x, "outputs"), depth)
     return [output for function in found for output in function.outputs]
+
+
+def plot(root: Any, filename: str | None = None) -> str:
+    """A network as text, and as a picture if a file is named: feedline's own, see `feedline.plot_network`.
+
+    Args:
+        root: a function or a variable.
+        filename: ends in ``.svg``, ``.pdf`` or ``.png``, for which the program ``dot`` is needed, or in ``.dot``.
+
+    Returns:
+        one line for each operation, inputs first: ``operation(inputs) -> output;``, all by `uid`.
+
+    Raises:
+        ValueError: another ending.
+        ModuleNotFoundError: the package graphviz is not there (``pip install 'feedline[viz]'``).
+        graphviz.ExecutableNotFound: the program ``dot`` is not there.
+    """
+    roots = _roots(root)
+    if filename is not None:
+        stem, ending = os.path.splitext(os.fspath(filename))
+        if ending.lower() not in (".svg", ".pdf", ".png", ".dot"):
+            raise ValueError(f"expected a file name in .svg, .pdf, .png or .dot, got {filename!r}")
+        picture = plot_network(roots, title=root.name or os.path.basename(stem))
+        if ending.lower() == ".dot":
+            picture.save(filename)
+        else:
+            picture.render(outfile=filename, cleanup=True)
+    lines = (_line(node) for node in topological(roots) if not node.is_leaf)
+    return "\n".join(lines)
+
+
+def _roots(root: Any) -> list[Node]:
+    return [v.node for v in root.outputs] if hasattr(root, "outputs") else [root.node]
+
+
+def _line(node: Node) -> str:
+    return f"{node.op}({', '.join(child.uid for child in node.inputs)}) -> {node.uid};"
 
 
 def __getattr__(name: str) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from feedline.cntk._running import Runs
+from feedline.cntk._tracing import called
 from feedline.cntk.variables import Variable, variable_of
-from feedline.graph import Node, apply, find_all, leaves
-from feedline.graph.traverse import renamed
+from feedline.graph import Node, apply, leaves
+from feedline.graph.traverse import renamed, topological
 
 
 class Described(Runs):
@@ -176,18 +178,36 @@ class Described(Runs):
             raise AttributeError(name)
         if name in self._members:
             return self._members[name]
-        for output in self.outputs:
+        for output in self.outputs if len(self._roots) > 1 else ():
             if output.name == name:
                 return output
-        found = find_all(self._roots, lambda n: n.name == name and n.weights is not None)
+        # A block's own come before those of what it is applied to.
+        found = _named(self._inside(), name) or _named(topological(self._roots), name)
         if len(found) == 1:
-            return variable_of(found[0])
+            return self._described(found[0])
         if found:
-            raise AttributeError(f"{len(found)} parameters or constants are called {name!r}: choose from .parameters")
-        raise AttributeError(f"the function has no attribute, output, parameter or constant {name!r}")
+            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
+        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
+
+    @staticmethod
+    def _described(node: Node) -> Any:
+        from feedline.cntk.ops._function import Function
+
+        return variable_of(node) if node.is_leaf else Function.of([node])
+
+    def _inside(self) -> list[Node]:
+        """Nodes of its blocks, without what these are applied to; all nodes of what is no block."""
+        border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
+        return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
 
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)
         outputs = ", ".join(repr(v) for v in self.outputs)
         kind = "Composite" if self.is_composite else ""
         return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
+
+
+def _named(nodes: Iterable[Node], name: str) -> list[Node]:
+    """Parameters and constants of this name, or, if there are none, other nodes."""
+    found = [node for node in nodes if called(node, name)]
+    return [node for node in found if node.weights is not None] or found

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk._nodes import node_of
-from feedline.cntk._tracing import parameters_of, traced, typed, types_of
+from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
@@ -140,9 +140,11 @@ class Function(Described):
         return named[0]
 
     def __rshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers import Sequential
+        from feedline.cntk.layers.higher_order_layers import then
 
-        return Sequential([self, other])
+        # Not `Sequential`: what it is applied to already stays what it is.
+        results = then(other, self.outputs if len(self._roots) > 1 else (self,))
+        return Function.of([node for item in results for node in roots_of(item)], self._order)
 
     def __rrshift__(self, other: Any) -> Any:
         from feedline.cntk.layers import Sequential
@@ -195,7 +197,7 @@ class Function(Described):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """All functions and variables of this name; ``depth`` is not looked at, blocks are open."""
-        return [_found(node) for node in find_all(self._roots, lambda n: n.name == name)]
+        return [self._described(node) for node in find_all(self._roots, lambda n: called(n, name))]
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """The function or variable of this name, None if there is none.
@@ -211,7 +213,7 @@ class Function(Described):
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
         """The function or variable with this `uid`, None if there is none."""
         found = find_all(self._roots, lambda n: n.uid == uid)
-        return _found(found[0]) if found else None
+        return self._described(found[0]) if found else None
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
         """What each argument would get from a call with these."""
@@ -345,7 +347,3 @@ class Function(Described):
     def restore_model(self, filename: str) -> None:
         """Former name of `restore`."""
         self.restore(filename)
-
-
-def _found(node: Node) -> Any:
-    return variable_of(node) if node.is_leaf else Function.of([node])

@@ -1,6 +1,7 @@
 """The operations that torch can run here, by theme; importing this declares them all."""
 
 from feedline.graph.ops import (
+    attention,
     convolution,
     elementwise,
     linear,
@@ -15,6 +16,7 @@ from feedline.graph.ops import (
 )
 
 __all__ = [
+    "attention",
     "convolution",
     "elementwise",
     "linear",

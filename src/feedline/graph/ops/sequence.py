@@ -91,7 +91,10 @@ declare("sequence_broadcast_as", same, _broadcast_as, axes=_like)
 
 
 def _delayed(site: Site) -> Shape:
-    shape, initial = site.shape(0), site.shapes[1]
+    shape, initial = site.shapes[0], site.shapes[1]
+    if shape is None and initial and site.guessing == 2:
+        return initial
+    shape = site.shape(0)
     if initial is None:
         return shape
     if broadcast_shapes(site, [shape, initial]) != shape:
@@ -234,6 +237,29 @@ def _scatter(node: Node) -> Run:
 
 
 declare("sequence_scatter", same, _scatter, axes=_scattered, stepwise=False)
+
+
+def _stretched_axes(site: Site) -> tuple[str, ...]:
+    axes, factor = _with_sequences(site), site.attributes["factor"]
+    return axes if factor == 1 else (BATCH, f"{axes[1]} * {factor:g}")
+
+
+def _stretched_ones(node: Node) -> Run:
+    factor = node.attributes["factor"]
+
+    def run(batch: Batch, x: Any) -> Any:
+        sequences = _of(batch, node)
+        if factor != 1:
+            lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
+        return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)
+
+    return run
+
+
+# 1 for each step of sequences that are ``factor`` times as long.
+declare("sequence_ones", scalar, _stretched_ones, axes=_stretched_axes, stepwise=False, whole=True)
 
 
 def _sliced_axes(site: Site) -> tuple[str, ...]:

@@ -13,8 +13,22 @@ from typing import Any
 from feedline.mxnet._names import explain
 from feedline.mxnet.attribute import AttrScope
 
-# Importing these declares the operators, which `_make` turns into functions.
-from feedline.mxnet.symbol import _arrange, _elementwise, _heads, _layers, _lookup, _recurrent, _reductions  # noqa: F401
+# Importing these declares the operators, which `_make` turns into functions, of which `contrib` takes some.
+from feedline.mxnet.symbol import (  # noqa: F401
+    _arrange,
+    _elementwise,
+    _heads,
+    _interpolate,
+    _layers,
+    _lookup,
+    _normalise,
+    _recurrent,
+    _reductions,
+    _resize,
+    _sequences,
+    _sorting,
+    contrib,
+)
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._symbol import Symbol, _from_json, type_number, variable
 
@@ -25,6 +39,10 @@ __all__ = [
     "Group",
     "Symbol",
     "Variable",
+    "arange",
+    "contrib",
+    "eye",
+    "full",
     "hypot",
     "load",
     "load_json",
@@ -167,6 +185,29 @@ def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol
 def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Symbol:
     """An array of ones."""
     return apply("_ones", [], {"shape": shape, "dtype": dtype}, name=name)
+
+
+def full(shape: Any, val: float, dtype: Any = "float32", name: str | None = None) -> Symbol:
+    """An array of one number."""
+    return apply("_full", [], {"shape": shape, "dtype": dtype, "value": float(val)}, name=name)
+
+
+def arange(
+    start: float,
+    stop: float | None = None,
+    step: float = 1.0,
+    repeat: int = 1,
+    name: str | None = None,
+    dtype: Any = "float32",
+) -> Symbol:
+    """Numbers from ``start`` to below ``stop``, each ``repeat`` times; without a stop from 0 to below ``start``."""
+    settings = {"start": start, "stop": stop, "step": step, "repeat": repeat, "dtype": dtype}
+    return apply("_arange", [], settings, name=name)
+
+
+def eye(N: int, M: int = 0, k: int = 0, dtype: Any = "float32", name: str | None = None) -> Symbol:  # noqa: N803
+    """``N`` rows of ``M`` columns (0: as many as rows), ones on the ``k``-th diagonal above the main one."""
+    return apply("_eye", [], {"N": N, "M": M, "k": k, "dtype": dtype}, name=name)
 
 
 def __getattr__(name: str) -> Any:

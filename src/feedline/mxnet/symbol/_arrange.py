@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 import torch
-from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Shape, Site, define
-from feedline.mxnet.symbol._parameters import Parameter, dims, ends, flag, integer, optional, real, word
+from feedline.mxnet.symbol._operator import Shape, Site, define, numbered, same
+from feedline.mxnet.symbol._parameters import Parameter, dims, ends, flag, integer, optional
 
 
 def _flat(site: Site) -> None:
@@ -198,6 +197,41 @@ define(
 )
 
 
+def _parts_like(p: Any, shape: Shape, like: Shape) -> tuple[slice, ...]:
+    axes = [a % len(shape) for a in p.axes] or range(len(shape))
+    return tuple(slice(like[i]) if i in axes else slice(None) for i in range(len(shape)))
+
+
+def _sliced_like(site: Site) -> None:
+    shape, like = site.full(0), site.full(1)
+    if shape is None or like is None:
+        return
+    axes = [site.axis(a, len(shape)) for a in site.p.axes] or range(len(shape))
+    if any(i >= len(like) or like[i] > shape[i] for i in axes):
+        site.refuse(f"expected a shape that fits into {shape} along axes {tuple(axes)}, got {like}")
+    _lengths(site, shape, _parts_like(site.p, shape, like))
+
+
+define(
+    "slice_like",
+    "data shape_like",
+    _sliced_like,
+    lambda p, training, x, like: x[_parts_like(p, tuple(x.shape), tuple(like.shape))],
+    {"axes": Parameter(dims, ())},
+    free="shape_like",
+)
+
+
+def _turned(site: Site) -> None:
+    if site.ins[0] is not None:
+        for axis in site.p.axis:
+            site.axis(axis, len(site.ins[0]))
+    same(site)
+
+
+define("reverse flip", "data", _turned, lambda p, training, x: x.flip(p.axis), {"axis": Parameter(dims)})
+
+
 def _split_shape(site: Site) -> None:
     shape, p = site.ins[0], site.p
     if shape is None:
@@ -229,6 +263,7 @@ define(
     _split,
     {"num_outputs": Parameter(integer), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
     outputs=lambda p: int(p.num_outputs),
+    called=lambda p: numbered(p.num_outputs, "output"),
 )
 
 # ---- joins --------------------------------------------------------------------------------------------------
@@ -323,30 +358,24 @@ define(
 )
 
 
-def _padded(site: Site) -> None:
-    shape, width = site.full(), site.p.pad_width
+def _lengthened(p: Any, shape: Shape) -> Shape:
+    wanted = {axis % len(shape): size for axis, size in zip(p.axis, p.size, strict=True)}
+    return tuple(wanted.get(i, n) for i, n in enumerate(shape))
+
+
+def _spread_along(site: Site) -> None:
+    shape, p = site.full(), site.p
     if shape is not None:
-        if len(width) != 2 * len(shape):
-            site.refuse(f"expected two widths for each axis of {shape}, got {width}")
-        site.put_out(tuple(n + width[2 * i] + width[2 * i + 1] for i, n in enumerate(shape)))
-
-
-def _pad(p: Any, training: bool, x: Any) -> Any:
-    pairs = [p.pad_width[i : i + 2] for i in range(0, len(p.pad_width), 2)]
-    if p.mode == "constant":
-        return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=p.constant_value)
-    inner = [n for pair in reversed(pairs[2:]) for n in pair]  # the first two axes are never padded in these modes
-    return functional.pad(x, inner, "replicate" if p.mode == "edge" else "reflect")
+        axes = [site.axis(axis, len(shape)) for axis in p.axis]
+        if len(axes) != len(p.size) or any(shape[axis] != 1 for axis in axes):
+            site.refuse(f"expected a size for each axis of length 1, got axes {p.axis} and sizes {p.size} for {shape}")
+        site.put_out(_lengthened(p, shape))
 
 
 define(
-    "Pad pad",
+    "broadcast_axis broadcast_axes",
     "data",
-    _padded,
-    _pad,
-    {
-        "mode": Parameter(word("constant", "edge", "reflect")),
-        "pad_width": Parameter(dims),
-        "constant_value": Parameter(real, 0.0),
-    },
+    _spread_along,
+    lambda p, training, x: x.expand(_lengthened(p, tuple(x.shape))),
+    {"axis": Parameter(dims, ()), "size": Parameter(dims, ())},
 )

@@ -54,6 +54,9 @@ _ARITHMETIC: dict[str, tuple[str, str, str | Callable[..., Any]]] = {
     "greater_equal": ("_greater_equal", "broadcast_greater_equal", "greater_equal"),
     "lesser": ("_lesser", "broadcast_lesser", "less"),
     "lesser_equal": ("_lesser_equal", "broadcast_lesser_equal", "less_equal"),
+    "logical_and": ("_logical_and", "broadcast_logical_and", _pair(_truth(torch.logical_and))),
+    "logical_or": ("_logical_or", "broadcast_logical_or", _pair(_truth(torch.logical_or))),
+    "logical_xor": ("_logical_xor", "broadcast_logical_xor", _pair(_truth(torch.logical_xor))),
 }
 
 _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
@@ -89,11 +92,14 @@ _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "ceil": "ceil",
     "cos": "cos",
     "cosh": "cosh",
+    "degrees": torch.rad2deg,
     "erf": torch.erf,
+    "erfinv": torch.erfinv,
     "exp": "exp",
     "expm1": torch.expm1,
     "fix": torch.trunc,
     "floor": "floor",
+    "gamma": lambda x: torch.where(x < 0, torch.cos(torch.pi * torch.floor(x)), 1.0) * torch.lgamma(x).exp(),
     "gammaln": torch.lgamma,
     "log": torch.log,
     "log10": torch.log10,
@@ -101,6 +107,8 @@ _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "log2": torch.log2,
     "logical_not": "element_not",
     "negative": "negate",
+    "radians": torch.deg2rad,
+    "rcbrt": lambda x: x.sign() * x.abs().pow(-1 / 3),
     "reciprocal": "reciprocal",
     "relu": "relu",
     "rint": lambda x: torch.ceil(x - 0.5),  # halves go down: MXNet's rule, not torch's
@@ -204,6 +212,7 @@ define(
     weights="gamma",
     hidden=lambda p: int(p.act_type == "rrelu"),
     first={"gamma": '["Constant", {"value": 0.25}]'},
+    called="output mask",
 )
 define(
     "clip",
@@ -211,6 +220,13 @@ define(
     same,
     lambda p, training, x: x.clamp(p.a_min, p.a_max),
     {"a_min": Parameter(real), "a_max": Parameter(real)},
+)
+define(
+    "hard_sigmoid",
+    "data",
+    same,
+    lambda p, training, x: (p.alpha * x + p.beta).clamp(0, 1),
+    {"alpha": Parameter(real, 0.2), "beta": Parameter(real, 0.5)},
 )
 define(
     "Cast cast",

@@ -157,6 +157,43 @@ for _name, _out, _difference in (
         head=True,
     )
 
+# ---- margins ------------------------------------------------------------------------------------------------
+
+
+def _margin_shape(site: Site) -> None:
+    data = site.ins[0]
+    if data is not None:
+        site.put_in(1, data[:-1] or (1,))
+        site.put_out(data)
+
+
+def _margin(p: Any, training: bool, data: Any, label: Any) -> Any:
+    def gradient(given: Any, out: Any, data: Any, label: Any) -> Any:
+        right = label.to(torch.int64)[..., None] == torch.arange(data.shape[-1], device=data.device)
+        # The right class is to lie above the margin, the others below its negative.
+        sign = torch.where(right, 1.0, -1.0).to(data.dtype)
+        short = (p.margin - sign * data).clamp_min(0)
+        each = (short > 0).to(data.dtype) if p.use_linear else 2 * short
+        return -sign * each * p.regularization_coefficient
+
+    return _head(gradient, data, data, label)
+
+
+define(
+    "SVMOutput",
+    "data label",
+    _margin_shape,
+    _margin,
+    {
+        "margin": Parameter(real, 1.0),
+        "regularization_coefficient": Parameter(real, 1.0),
+        "use_linear": Parameter(flag, False),
+    },
+    labels="label",
+    free="label",
+    head=True,
+)
+
 # ---- losses that are outputs --------------------------------------------------------------------------------
 
 

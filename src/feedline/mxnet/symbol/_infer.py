@@ -141,8 +141,8 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
 def _unify(node: Node, found: Found) -> bool:
     assert node.operator is not None
     ours, fixed = node.operator, node.operator.dtype(node.p)
-    names = node.input_names
-    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in ours.free]
+    names, free = node.input_names, ours.free_names(node.p)
+    together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in (*free, *ours.wide)]
     outs = [(node, i) for i in range(node.visible)]
     known = {found.types[key] for key in (*together, *outs) if key in found.types} | ({fixed} if fixed else set())
     if len(known) > 1:
@@ -150,21 +150,30 @@ def _unify(node: Node, found: Found) -> bool:
             f"Error in operator {node.name}: expected one element type for inputs and outputs, got "
             f"{', '.join(sorted(known))}"
         )
+    if not known:
+        return False
+    kind = next(iter(known))
+    wide = "float32" if kind == "float16" else kind
+    wanted = dict.fromkeys((*together, *outs), kind)
+    wanted.update((_key(e), wide) for name, e in zip(names, node.inputs, strict=True) if name in ours.wide)
     changed = False
-    for key in (*together, *outs) if known else ():
+    for key, expected in wanted.items():
         if key not in found.types:
-            found.types[key] = next(iter(known))
+            found.types[key] = expected
             changed = True
+        elif found.types[key] != expected:
+            got = found.types[key]
+            raise MXNetError(f"Error in operator {node.name}: expected {expected} for {key[0].name}, got {got}")
     return changed
 
 
 def _settle(node: Node, found: Found, default: str | None) -> bool:
     assert node.operator is not None
-    mine = found.types.get((node, 0))
+    mine, free = found.types.get((node, 0)), node.operator.free_names(node.p)
     changed = False
     for name, entry in zip(node.input_names, node.inputs, strict=True):
         # What comes out of another operator has the type of that one, once it is known.
-        if name in node.operator.free and entry.node.operator is None and _key(entry) not in found.types:
+        if name in free and entry.node.operator is None and _key(entry) not in found.types:
             kind = (mine if name in node.operator.labels else None) or default
             if kind is not None:
                 found.types[_key(entry)] = kind

@@ -1,4 +1,4 @@
-"""Operators with parameters, and those that go with them: layers, pooling, normalisation, dropout."""
+"""Operators with parameters, and those that go with them: layers, pooling, dropout."""
 
 from __future__ import annotations
 
@@ -278,96 +278,10 @@ define(
     },
     # A workspace of the CPU library that MXNet 1.9 was built with.
     hidden=lambda p: int(p.pool_type == "max" and 1 <= len(p.kernel) <= 3),
+    called="output workspace",
 )
 
-# ---- normalisation ------------------------------------------------------------------------------------------
-
-
-def _by_channel(site: Site) -> None:
-    shape = site.ins[0] if site.ins[0] is not None else site.outs[0]
-    if shape is not None:
-        site.put_in(0, shape)
-        site.put_out(shape)
-        channels = shape[site.axis(site.p.axis, len(shape))]
-        for i in range(1, len(site.ins)):
-            site.put_in(i, (channels,))
-        for i in range(1, len(site.outs)):
-            site.put_out((channels,), i)
-
-
-def _batch_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    axis = p.axis % x.dim()
-    over = [i for i in range(x.dim()) if i != axis]
-    wide = [-1 if i == axis else 1 for i in range(x.dim())]
-    if training and not p.use_global_stats:
-        now_mean, now_variance = x.mean(over), x.var(over, unbiased=False)
-        with torch.no_grad():
-            mean.lerp_(now_mean.to(mean.dtype), 1 - p.momentum)
-            variance.lerp_(now_variance.to(variance.dtype), 1 - p.momentum)
-    else:
-        now_mean, now_variance = mean.clone(), variance.clone()
-    scale = torch.rsqrt(now_variance + p.eps)
-    y = (x - now_mean.reshape(wide)) * scale.reshape(wide)
-    if not p.fix_gamma:
-        y = y * gamma.reshape(wide)
-    y = y + beta.reshape(wide)
-    return (y, now_mean, scale) if p.output_mean_var else y
-
-
-define(
-    "BatchNorm",
-    "data gamma beta moving_mean moving_var",
-    _by_channel,
-    _batch_norm,
-    {
-        "eps": Parameter(real, 1e-3),
-        "momentum": Parameter(real, 0.9),
-        "fix_gamma": Parameter(flag, True),
-        "use_global_stats": Parameter(flag, False),
-        "output_mean_var": Parameter(flag, False),
-        "axis": Parameter(integer, 1),
-        "cudnn_off": Parameter(flag, False),
-    },
-    states="moving_mean moving_var",
-    weights="gamma beta",
-    outputs=lambda p: 3 if p.output_mean_var else 1,
-    hidden=lambda p: 0 if p.output_mean_var else 2,
-    first={"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'},
-)
-
-
-def _layer_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
-    axis = p.axis % x.dim()
-    wide = [-1 if i == axis else 1 for i in range(x.dim())]
-    mean = x.mean(axis, keepdim=True)
-    scale = torch.rsqrt(x.var(axis, unbiased=False, keepdim=True) + p.eps)
-    return (x - mean) * scale * gamma.reshape(wide) + beta.reshape(wide)
-
-
-define(
-    "LayerNorm",
-    "data gamma beta",
-    _by_channel,
-    _layer_norm,
-    {"axis": Parameter(integer, -1), "eps": Parameter(real, 1e-5)},
-    weights="gamma beta",
-    hidden=2,
-)
-
-
-def _l2(p: Any, training: bool, x: Any) -> Any:
-    over = {"instance": range(1, x.dim()), "channel": (1,), "spatial": range(2, x.dim())}[p.mode]
-    return x / torch.sqrt(torch.square(x).sum(tuple(over), keepdim=True) + p.eps)
-
-
-define(
-    "L2Normalization",
-    "data",
-    same,
-    _l2,
-    {"eps": Parameter(real, 1e-10), "mode": Parameter(word("channel", "instance", "spatial"), "instance")},
-    hidden=1,
-)
+# ---- dropout ------------------------------------------------------------------------------------------------
 
 
 def _dropout(p: Any, training: bool, x: Any) -> Any:
@@ -390,4 +304,5 @@ define(
         "cudnn_off": Parameter(optional(flag), False),
     },
     hidden=1,
+    called="output mask",
 )

@@ -14,7 +14,7 @@ from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.name import NameManager
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, as_state
-from feedline.mxnet.symbol._operator import CALLED, Operator
+from feedline.mxnet.symbol._operator import CALLED, CONTRIB, Operator
 from feedline.mxnet.symbol._parameters import REQUIRED, written
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
     from feedline.mxnet.symbol._symbol import Symbol
 
     operator = CALLED[called]
-    name = NameManager.current().get(options.get("name"), called.lower())
+    name = NameManager.current().get(options.get("name"), called.removeprefix(CONTRIB).lower())
     attributes = AttrScope.current().get(options.get("attr"))
     attributes.update({key: written(value) for key, value in settings.items()})
     if operator.variadic:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._operator import OPERATORS, Operator
+from feedline.mxnet.symbol._operator import CALLED, Operator
 from feedline.mxnet.symbol._parameters import read
 
 # Attributes that any node may carry without being settings; files write them with underscores around.
@@ -74,7 +74,7 @@ class Node:
         """Name of an output."""
         if self.operator is None:
             return self.name
-        return f"{self.name}_output" if self.visible == 1 else f"{self.name}_output{index}"
+        return f"{self.name}_{self.operator.output_names(self.p)[index]}"
 
     def slots(self, names: Sequence[str]) -> list[Node]:
         """The nodes behind the inputs of these names."""
@@ -174,9 +174,9 @@ def from_json(text: str) -> tuple[Entry, ...]:
             inputs = [_entry(made, place) for place in one["inputs"]]
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise MXNetError(f"expected node {i} to have op, name and inputs that come before it, got {one}") from error
-        if op != "null" and op not in OPERATORS:
+        if op != "null" and op not in CALLED:
             raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
-        operator = None if op == "null" else OPERATORS[op]
+        operator = None if op == "null" else CALLED[op]
         node = Node(operator, name, {str(k): str(v) for k, v in attributes.items()}, inputs)
         if operator is not None:
             expected = node.input_names

@@ -15,6 +15,8 @@ from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._parameters import Parameter
 
 Shape = tuple[int, ...]
+# Before names of operators that scripts find in `mxnet.symbol.contrib`.
+CONTRIB = "_contrib_"
 
 
 class Site:
@@ -78,13 +80,19 @@ def same(site: Site) -> None:
 Names = tuple[str, ...]
 
 
+def numbered(count: int, word: str = "arg") -> Names:
+    """Names that are a word and a number."""
+    return tuple(f"{word}{i}" for i in range(count))
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """An operator of MXNet.
 
     Attributes:
         name: in files.
-        inputs: names of its inputs, or a function of the settings; ``"*"`` alone: as many as are given.
+        inputs: names of its inputs, or a function of the settings; ``"*"`` alone: as many as are given. What takes
+            any number of inputs has ``num_args`` among its settings.
         shape: rule, see the module.
         run: ``run(p, training, *tensors)`` returns a tensor, or a tuple of them; or the name of an operation of
             `feedline.graph` that does the same.
@@ -92,9 +100,12 @@ class Operator:
         states: inputs that change in training and have no gradient.
         weights: inputs that hold parameters.
         labels: inputs with targets.
-        free: inputs with an element type of their own.
+        free: inputs with an element type of their own, or a function of the settings.
+        wide: inputs that are float32 where the others are float16, and of their type otherwise.
         outputs: number of visible outputs, or a function of the settings.
         hidden: further outputs that files count and nobody sees.
+        called: what outputs are called after the node, or a function of the settings; without it ``output``, with a
+            number where there are several, hidden ones included.
         dtype: element type of the outputs, if the settings tell it.
         head: it makes its own gradient and takes none from above.
         first: initial values for variables among the inputs, in MXNet's notation.
@@ -109,24 +120,37 @@ class Operator:
     states: Names = ()
     weights: Names = ()
     labels: Names = ()
-    free: Names = ()
+    free: Names | Callable[[Any], Names] = ()
+    wide: Names = ()
     outputs: int | Callable[[Any], int] = 1
     hidden: int | Callable[[Any], int] = 0
+    called: Names | Callable[[Any], Names] = ()
     dtype: Callable[[Any], str | None] = lambda p: None
     head: bool = False
     first: Mapping[str, str] = field(default_factory=dict)
     aliases: Names = ()
 
+    def output_names(self, p: Any) -> Names:
+        """What the outputs are called after the node, visible and hidden ones."""
+        if self.called:
+            return self.called(p) if callable(self.called) else self.called
+        several = self.count(p) + self.count_hidden(p)
+        return ("output",) if several == 1 else numbered(several, "output")
+
     @property
     def variadic(self) -> bool:
         """Whether it takes any number of inputs."""
-        return self.inputs == ("*",)
+        return "num_args" in self.parameters
 
     def input_names(self, p: Any) -> Names:
         """Names of the inputs under these settings."""
-        if self.variadic:
-            return tuple(f"arg{i}" for i in range(p.num_args))
-        return self.inputs(p) if callable(self.inputs) else self.inputs
+        if callable(self.inputs):
+            return self.inputs(p)
+        return numbered(p.num_args) if self.variadic else self.inputs
+
+    def free_names(self, p: Any) -> Names:
+        """Names of the inputs whose element type is their own."""
+        return self.free(p) if callable(self.free) else self.free
 
     def count(self, p: Any) -> int:
         """Number of visible outputs."""
@@ -160,8 +184,8 @@ def define(
         settings: further fields of `Operator`; names parted by blanks.
     """
     name, *aliases = names.split()
-    for key in ("states", "weights", "labels", "free"):
-        if key in settings:
+    for key in ("states", "weights", "labels", "free", "wide", "called"):
+        if isinstance(settings.get(key), str):
             settings[key] = tuple(settings[key].split())
     below = tuple(inputs.split()) if isinstance(inputs, str) else inputs
     operator = Operator(name, below, shape, run, parameters or {}, aliases=tuple(aliases), **settings)

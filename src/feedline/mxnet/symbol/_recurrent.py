@@ -78,4 +78,5 @@ define(
     },
     weights="parameters",
     outputs=lambda p: 1 + p.state_outputs * (2 if p.mode == "lstm" else 1),
+    called="output state_output statecell_output",
 )

@@ -59,19 +59,24 @@ _SUMS: dict[str, Callable[..., Any]] = {
     "prod": _product,
     "max max_axis": lambda x, axes, keep: x.amax(axes, keepdim=keep),
     "min min_axis": lambda x, axes, keep: x.amin(axes, keepdim=keep),
+    "nanprod": lambda x, axes, keep: _product(torch.where(x.isnan(), 1.0, x), axes, keep),
     "nansum": lambda x, axes, keep: x.nansum(axes, keepdim=keep),
 }
 
 for _names, _function in _SUMS.items():
     define(_names, "data", _reduced, _reduce(_function), _OVER)
 
-define(
-    "norm",
-    "data",
-    _reduced,
-    _reduce(lambda x, axes, keep: torch.square(x).sum(axes, keepdim=keep).sqrt()),
-    {**_OVER, "ord": Parameter(word("2"), "2")},
-)
+
+def _length(p: Any, training: bool, x: Any) -> Any:
+    def measure(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if p.ord == "1":
+            return x.abs().sum(axes, keepdim=keep)
+        return torch.square(x).sum(axes, keepdim=keep).sqrt()
+
+    return _reduce(measure)(p, training, x)
+
+
+define("norm", "data", _reduced, _length, {**_OVER, "ord": Parameter(word("1", "2"), "2")})
 
 
 def _argument(site: Site) -> None:
@@ -107,6 +112,24 @@ for _name in ("argmax", "argmin"):
         free="data",
         dtype=lambda p: "float32",
     )
+
+
+def _by_rows(site: Site) -> None:
+    shape = site.full()
+    if shape is not None:
+        if len(shape) != 2:
+            site.refuse(f"expected data (rows, classes), got {shape}")
+        site.put_out(shape[:1])
+
+
+define(
+    "argmax_channel",
+    "data",
+    _by_rows,
+    lambda p, training, x: x.argmax(1).to(torch.float32),
+    free="data",
+    dtype=lambda p: "float32",
+)
 
 
 def _softmax(function: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:

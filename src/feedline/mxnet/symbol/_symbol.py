@@ -306,6 +306,10 @@ class Symbol:
             raise AttributeError(f"Symbol has no attribute {name!r}")
         return functools.partial(FUNCTIONS[name], self)
 
+    def astype(self, dtype: Any) -> Symbol:
+        """The same numbers as another type."""
+        return apply("cast", [self], {"dtype": dtype})
+
     def __neg__(self) -> Symbol:
         return apply("_MulScalar", [self], {"scalar": -1.0})
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many merges as one run of the kernel: collected by address, then done with the GIL released where that pays.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "feedline/merge.h"
+
+namespace feedline::bindings {
+
+// A merge this small is over before another thread could use the GIL.
+inline constexpr std::size_t kHoldGil = std::size_t{1} << 15;
+// Starting a thread costs about what merging 100 KB does.
+inline constexpr std::size_t kOneThread = std::size_t{1} << 20;
+// What is written no longer fits a last-level cache of usual size beside what is read.
+inline constexpr std::size_t kStream = std::size_t{16} << 20;
+
+template <class T>
+void run_merges(const std::vector<Merge<T>>& merges, std::size_t total, std::size_t bytes, std::size_t written,
+         std::size_t threads) {
+    const bool streaming = written >= kStream;
+    const auto part = [&](std::size_t k) {
+        merge(merges.data(), merges.size(), total * k / threads, total * (k + 1) / threads, streaming);
+    };
+    if (bytes < kOneThread || threads == 1) {
+        threads = 1;
+        part(0);
+        return;
+    }
+    // Threads live for one call: nothing is left behind for a fork to break.
+    std::vector<std::thread> helpers;
+    std::size_t started = 1;
+    try {
+        helpers.reserve(threads - 1);
+        for (; started < threads; ++started) helpers.emplace_back(part, started);
+    } catch (const std::system_error&) {
+        // The system has no thread left to give: this one does the remaining parts.
+    }
+    part(0);
+    for (std::size_t k = started; k < threads; ++k) part(k);
+    for (std::thread& helper : helpers) helper.join();
+}
+
+// Whether an output shares a part of its memory with an input, without being it.
+template <class T>
+bool overlaps(const Merge<T>& job) {
+    for (std::size_t k = 0; k < job.num_out; ++k) {
+        const auto to = reinterpret_cast<std::uintptr_t>(job.out[k]);
+        for (std::size_t i = 0; i < job.num_in; ++i) {
+            const auto from = reinterpret_cast<std::uintptr_t>(job.in[i]);
+            const std::uintptr_t apart = to > from ? to - from : from - to;
+            if (apart != 0 && apart < job.count * sizeof(T)) return true;
+        }
+    }
+    return false;
+}
+
+template <class T>
+class MergeBatch {
+public:
+    // Begins a job over `count` elements; `input` and `output` then name what it reads and writes.
+    void job(std::size_t count) {
+        begins_.push_back(places_.size());
+        merges_.push_back({nullptr, 0, nullptr, 0, count});
+    }
+
+    // All inputs come before the first output.
+    void input(std::uintptr_t address) {
+        places_.push_back(address);
+        ++merges_.back().num_in;
+    }
+
+    void output(std::uintptr_t address) {
+        places_.push_back(address);
+        ++merges_.back().num_out;
+    }
+
+    // Forgets the job that was begun last.
+    void drop() {
+        places_.resize(begins_.back());
+        begins_.pop_back();
+        merges_.pop_back();
+    }
+
+    // Does all jobs, once.
+    void run(std::size_t threads) {
+        std::size_t total = 0, bytes = 0, written = 0;
+        for (std::size_t j = 0; j < merges_.size(); ++j) {
+            Merge<T>& job = merges_[j];
+            const auto* first = places_.data() + begins_[j];
+            job.in = reinterpret_cast<const T* const*>(first);
+            job.out = reinterpret_cast<T* const*>(first + job.num_in);
+            total += job.count;
+            bytes += job.count * sizeof(T) * (job.num_in + job.num_out);
+            written += job.count * sizeof(T) * job.num_out;
+        }
+        // Outputs that lie across inputs are written when all of these have been read.
+        std::vector<Merge<T>> later;
+        std::size_t later_total = 0;
+        for (Merge<T>& job : merges_) {
+            if (job.num_out < 2 || !overlaps(job)) continue;
+            later.push_back({const_cast<const T* const*>(job.out), 1, job.out + 1, job.num_out - 1, job.count});
+            later_total += job.count;
+            job.num_out = 1;
+        }
+        if (bytes < kHoldGil) {
+            run_merges(merges_, total, bytes, written, 1);
+            run_merges(later, later_total, bytes, written, 1);
+        } else {
+            nanobind::gil_scoped_release unlocked;
+            run_merges(merges_, total, bytes, written, threads);
+            run_merges(later, later_total, bytes, written, threads);
+        }
+    }
+
+private:
+    std::vector<Merge<T>> merges_;
+    std::vector<std::uintptr_t> places_;
+    std::vector<std::size_t> begins_;
+};
+
+}  // namespace feedline::bindings
