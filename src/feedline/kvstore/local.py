@@ -283,14 +283,15 @@ class LocalStore(KVStore):
         """Values of a push, checked."""
         self._check_idle()
         groups = self._found(given)
+        for entry, values in groups:
+            if len(values) > 1:
+                merging.check_sum(entry.key, entry.stored.dtype)
         if self._compression is None and merging.all_like([(e.stored, values) for e, values in groups], True):
             return groups
         strided = torch.strided
         for entry, values in groups:
             stored = entry.stored
             shape, dtype = stored.shape, stored.dtype
-            if len(values) > 1:
-                merging.check_sum(entry.key, dtype)
             for value in values:
                 if value.shape != shape or value.dtype is not dtype:
                     raise RefusedError(
