@@ -144,6 +144,16 @@ def test_states_are_those_of_one_process(store, tmp_path):
         store.load_optimizer_states(tmp_path / "local")
 
 
+def test_numbers_that_the_servers_have_do_not_change_unheard(store):
+    rule = fl.kvstore.optimizer("sgd", learning_rate=1.0)
+    store.set_optimizer(rule)
+    with pytest.raises(RefusedError, match="dist_async"):
+        rule.learning_rate = 0.5
+    assert rule.learning_rate == 1.0
+    store.set_optimizer("sgd")
+    rule.learning_rate = 0.5
+
+
 def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
     keys, shapes = ["q", "r"], [(5, 2), (3,)]
     store.init(keys, [torch.zeros(shape) for shape in shapes])

@@ -65,6 +65,34 @@ def test_what_is_exchanged():
         assert one["received"] == [[10 * r + rank] * (r + 1) for r in range(3)]
 
 
+def sent(rank, dtype):
+    collective = Collective()
+    told = torch.full((3,), 1 - rank).to(dtype)
+    collective.broadcast([told])
+    gathered = [one.double().tolist() for one in collective.gather_tensors(torch.full((2,), rank).to(dtype))]
+    try:
+        total = torch.ones(2).to(dtype)
+        collective.wait([collective.sum(total)])
+    except TypeError as error:
+        total = str(error)
+    collective.barrier()
+    return told.double().tolist(), gathered, total if isinstance(total, str) else total.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize(
+    ("dtype", "total"),
+    [
+        (torch.bool, [True, True]),
+        (torch.complex128, [2 + 0j, 2 + 0j]),
+        (torch.int16, "expected a dtype that ranks can add up, got torch.int16"),
+        (torch.float8_e4m3fn, "expected a dtype that ranks can add up, got torch.float8_e4m3fn"),
+    ],
+)
+def test_every_dtype_can_be_sent_and_most_be_summed(dtype, total):
+    assert run(sent, 2, dtype=dtype) == [([1.0] * 3, [[0.0, 0.0], [1.0, 1.0]], total)] * 2
+
+
 def disagreeing(rank):
     collective = Collective()
     try:

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.kvstore import RefusedError, create  # noqa: E402
+from feedline.errors import StoreError  # noqa: E402
+from feedline.kvstore import RefusedError, create, optimizer  # noqa: E402
 from tests.ranks import Failure, Job, run, say  # noqa: E402
 
 SHAPES = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3)}
@@ -197,6 +198,54 @@ def test_workers_that_do_different_things_are_told_and_go_on(what):
             assert "rank 0: " in text
             assert "rank 1: " in text
         assert job.results() == [[[2.0] * 3] * 2] * 2
+
+
+def odd_dtypes(rank):
+    store = create("dist_sync", timeout=30)
+    with pytest.raises(RefusedError, match="workers can add up for key 'a'"):
+        store.init(["b", "a"], [torch.zeros(2), torch.zeros(2, dtype=torch.int16)])
+    store.init(["b", "c"], [torch.zeros(2), torch.zeros(2, dtype=torch.complex64)])
+    store.push(["b", "c"], [torch.ones(2), torch.full((2,), 1j)])
+    outs = [torch.empty(2), torch.empty(2, dtype=torch.complex64)]
+    store.pull(["b", "c"], outs)
+    return [out.tolist() for out in outs]
+
+
+def test_a_dtype_that_workers_cannot_add_up_is_refused_at_init():
+    assert run(odd_dtypes, 2) == [[[2.0, 2.0], [2j, 2j]]] * 2
+
+
+def changing_rates(rank):
+    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    for rate in (1.0, 10.0, 100.0):
+        rule.learning_rate = rate
+        store.push("w", torch.ones(1))
+    rule.learning_rate = 1000.0
+    store.pull("w", out := torch.empty(1))
+    return out.item()
+
+
+def test_a_rate_counts_from_the_next_push_on():
+    assert run(changing_rates, 2) == [-222.0] * 2
+
+
+def one_rate_changes(rank):
+    store, rule = create("dist_sync", timeout=30), optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    rule.learning_rate = 1.0 + rank
+    with pytest.raises(StoreError, match=r"rank 1: push 'w' by .*'learning_rate': 2.0"):
+        store.push("w", torch.ones(1))
+    rule.learning_rate = 2.0
+    store.push("w", torch.ones(1))
+    store.pull("w", out := torch.empty(1))
+    return out.item()
+
+
+def test_a_rate_that_one_worker_changes_is_told():
+    assert run(one_rate_changes, 2) == [-4.0] * 2
 
 
 def failing_updater(rank):

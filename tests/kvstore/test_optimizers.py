@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import StateError
+from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
 from feedline.kvstore import optimizers as rules
 
@@ -116,6 +117,52 @@ def test_numbers_may_change():
     assert pulled(store) == [-1.5]
 
 
+@pytest.mark.parametrize("value", [None, "0.1", float("nan"), torch.tensor(0.1), 10**400])
+def test_numbers_are_checked_when_they_change(value):
+    rule = optimizer("adam")
+    with pytest.raises(RefusedError, match="finite number as learning_rate"):
+        rule.learning_rate = value
+    rule.learning_rate = np.float32(0.5)
+    assert rule.parameters()["learning_rate"] == 0.5
+    json.dumps(rule.parameters())
+
+
+def test_a_momentum_may_come_and_go(tmp_path):
+    store, rule = create(), optimizer("sgd", learning_rate=1.0)
+    store.init("w", torch.zeros(1))
+    store.set_optimizer(rule)
+    store.push("w", torch.ones(1))
+    rule.momentum = 0.5
+    store.save_optimizer_states(tmp_path / "s")
+    store.load_optimizer_states(tmp_path / "s")
+    for _ in range(2):
+        store.push("w", torch.ones(1))
+    assert pulled(store) == [-3.5]
+    rule.momentum = 0.0
+    store.push("w", torch.ones(1))
+    store.save_optimizer_states(tmp_path / "s")
+    store.load_optimizer_states(tmp_path / "s")
+    assert pulled(store) == [-4.5]
+
+
+def test_stores_do_not_share_states():
+    first, second, rule = create(), create(), optimizer("momentum")
+    first.init("w", torch.zeros(1))
+    first.set_optimizer(rule)
+    first.push("w", torch.ones(1))
+    with pytest.raises(RefusedError, match="for each store"):
+        second.set_optimizer(rule)
+    assert rule.states()["w"][1] == 1  # not forgotten
+    first.set_optimizer("sgd")
+    second.set_optimizer(rule)
+    plain = optimizer("sgd")
+    for store in (first, second):
+        store.set_optimizer(plain)
+    second.close()
+    first.close()
+    create().set_optimizer(rule)
+
+
 def test_a_new_optimizer_starts_anew():
     store = create()
     store.init("w", torch.zeros(1))
@@ -141,6 +188,8 @@ def pulled(store, key="w", shape=(1,)):
         ("sgd", {"momentum": True}),
         ("sgd", {"lazy_update": 1.5, "momentum": None}),
         ("adam", {"momentum": 0.9}),
+        ("adam", {"beta1": 1.0}),
+        ("adam", {"beta2": 1.5}),
         ("lamb", {}),
     ],
 )
@@ -214,8 +263,18 @@ def test_the_file_is_safetensors_and_json(tmp_path):
     assert (about["optimizer"], about["keys"], about["counts"]) == ("momentum", ["w"], [1])
 
 
+TAMPERED = {
+    "more keys": {"keys": ["w", "v"], "counts": [1, 1]},
+    "fewer counts": {"counts": []},
+    "a list for a key": {"keys": [["w"]]},
+    "counts of words": {"counts": ["x"]},
+    "parameters that are none": {"parameters": [1]},
+    "parameters out of range": {"parameters": {"beta1": 2}},
+}
+
+
 @pytest.mark.parametrize(
-    "what", ["other rule", "other states", "other shape", "damaged", "foreign", "missing", "pickle"]
+    "what", ["other rule", "other states", "other shape", "damaged", "foreign", "missing", "pickle", *TAMPERED]
 )
 def test_states_that_do_not_fit_change_nothing(what, tmp_path):
     path = tmp_path / "s"
@@ -223,6 +282,11 @@ def test_states_that_do_not_fit_change_nothing(what, tmp_path):
         from feedline.interop.tensor_file import save_tensors
 
         save_tensors(path, {"x": torch.ones(1)}, {"hello": 1})
+    elif what in TAMPERED:
+        trained("adam", {}, ["w"], range(2)).save_optimizer_states(path, dump_optimizer=True)
+        tensors, about = load_tensors(path)
+        path.unlink()
+        replace_tensors(path, tensors, about | TAMPERED[what])
     elif what == "pickle":
         path.write_bytes(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00K\x01.")
     elif what != "missing":

@@ -117,6 +117,11 @@ def test_several_keys_and_outs():
         (lambda s, o: s.row_sparse_pull("w", o.double(), torch.tensor([0, 1])), RefusedError, "float32"),
         (lambda s, o: s.row_sparse_pull("w", [o, o], [torch.tensor([0, 1])] * 3), RefusedError, "2 outs.* got 3"),
         (lambda s, o: s.row_sparse_pull(["w"], [o], []), RefusedError, "list of 1 row_ids"),
+        (
+            lambda s, o: s.row_sparse_pull("w", [o, torch.empty(1, WIDTH).expand(2, WIDTH)], torch.tensor([0, 1])),
+            RefusedError,
+            "memory of its own",
+        ),
         (lambda s, o: s.row_sparse_pull("v", o, torch.tensor([0, 1])), RefusedError, "'v'; call init"),
         (
             lambda s, o: s.row_sparse_pull("w", [o, rows([0], shape=(3, WIDTH))], torch.tensor([0, 1])),
@@ -141,6 +146,15 @@ def test_what_is_refused_changes_nothing(call, error, says):
         call(store, out)
     assert torch.equal(out, torch.full((2, WIDTH), 7.0))
     assert torch.equal(stored(store), stored(filled()))
+
+
+@pytest.mark.parametrize("ids", [np.array([0, 1])[::-1], np.broadcast_to(np.array([2]), 2)])
+@pytest.mark.filterwarnings("error")
+def test_row_ids_may_be_any_array_of_numpy(ids):
+    out = torch.empty(2, WIDTH)
+    store = filled()
+    store.row_sparse_pull("w", out, ids)
+    assert torch.equal(out, stored(store)[ids.copy()])
 
 
 def test_one_number_has_no_rows():

@@ -206,6 +206,8 @@ def filled():
         (lambda s: s.set_optimizer(object()), TypeError, "name of an optimizer"),
         (lambda s: s.set_updater(5), TypeError, "function"),
         (lambda s: s.push(1, torch.eye(2).to_sparse()), RefusedError, "shape"),
+        (lambda s: s.pull([1, 2], [GOOD, np.zeros(2, "float32")[::-1]]), RefusedError, "reversed"),
+        (lambda s: s.set_gradient_compression({"type": "2bit", "threshold": 1e39}), RefusedError, "finite"),
     ],
 )
 def test_a_refused_call_changes_nothing(call, error, says):
@@ -280,6 +282,34 @@ def test_what_is_stored_may_be_pushed():
 # ---- forms of arguments ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_outs_may_be_values_of_other_keys(dtype):
+    store = create()
+    store.init([1, 2], [torch.zeros(2, dtype=dtype)] * 2)
+    first, second = torch.full((2,), 1, dtype=dtype), torch.full((2,), 2, dtype=dtype)
+    store.pushpull([1, 2], [first, second], [second, first])
+    assert [first.tolist(), second.tolist()] == [[2, 2], [1, 1]]
+    third = torch.full((2,), 3, dtype=dtype)
+    store.pushpull([1, 2], [[first, third], [first, second]])
+    out = torch.empty(2)
+    store.pull(2, out)
+    assert out.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn])
+def test_what_torch_cannot_add_up_is_assigned_or_refused(dtype):
+    store = create()
+    one, out = torch.ones(2).to(dtype), torch.empty(2)
+    store.init("a", torch.zeros(2).to(dtype))
+    with pytest.raises(RefusedError, match="cannot add up"):
+        store.push("a", [one, one])
+    store.pull("a", out)
+    assert out.tolist() == [0, 0]
+    store.push("a", one)
+    store.pull("a", out)
+    assert out.tolist() == [1, 1]
+
+
 def test_both_names_of_the_updater():
     for name in ("set_updater", "_set_updater"):
         store, seen = create(), []
@@ -294,6 +324,25 @@ def test_true_is_one():
     store.init(1, torch.ones(2))
     store.push(True, torch.full((2,), 4.0))
     assert values_of_one(store, True) == values_of_one(store, 1) == [4, 4]
+
+
+def test_strs_of_numpy_are_strs():
+    store = create()
+    store.init(["a", np.str_("b")], [GOOD, GOOD])
+    store.push(np.str_("a"), GOOD * 3)
+    assert values_of_one(store, "a") == [3, 3]
+    calls = []
+    store.set_updater(lambda key, merged, stored: calls.append(type(key)))
+    store.push(np.str_("b"), GOOD)
+    assert calls == [str]
+
+
+def test_reversed_and_read_only_arrays_of_numpy_are_values():
+    store, array = create(), np.arange(2, dtype="float32")
+    store.init("a", array[::-1])
+    assert values_of_one(store, "a") == [1, 0]
+    store.push("a", np.broadcast_to(array[1:], 2))
+    assert values_of_one(store, "a") == [1, 1]
 
 
 def test_numpy_goes_in_and_out():

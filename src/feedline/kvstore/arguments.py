@@ -17,7 +17,7 @@ def checked_key(key: Any) -> Key:
         TypeError: it is neither int nor str.
     """
     if isinstance(key, str):
-        return key
+        return key if type(key) is str else str.__str__(key)  # NumPy's strs are strs of another type
     if isinstance(key, int):
         return int(key)  # True is 1
     raise TypeError(f"expected an int or str as key, got {key!r}, of type {type(key).__name__}")
@@ -66,9 +66,10 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
         return value.detach() if value.requires_grad else value
     if not isinstance(value, np.ndarray):
         raise TypeError(f"expected a torch tensor or NumPy array as {name}, got {type(value).__name__}")
-    if not value.flags.writeable:
+    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch knows neither
         if name == "out":
-            raise RefusedError("expected an out that can be written to, got a read-only array")
+            got = "a reversed one" if value.flags.writeable else "a read-only array"
+            raise RefusedError(f"expected an out that can be written to by torch, got {got}")
         value = value.copy()
     try:
         return torch.from_numpy(value)

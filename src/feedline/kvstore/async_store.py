@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from feedline.errors import StoreError
-from feedline.kvstore import rows
+from feedline.kvstore import merging, rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.cluster import ADDRESS, SERVERS, SNAPSHOTS, WORKERS, AsyncCluster, Connection, remaining
@@ -145,6 +145,7 @@ class AsyncStore(KVStore):
                     self._everywhere("flush", (), deadline)
             finally:
                 self._closed = True
+                self._take_optimizer(None)
                 self._us.close()
                 self._undo.close()
 
@@ -235,7 +236,7 @@ class AsyncStore(KVStore):
         Set again with the same parameters, as a worker 0 does that was restarted, it keeps its states. An optimizer of
         your own is pickled by Ray.
         """
-        rule = _rule(optimizer, parameters)
+        rule = _rule(optimizer, parameters, self)
         known = type(rule).__module__ == Optimizer.__module__
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
@@ -254,7 +255,17 @@ class AsyncStore(KVStore):
                 made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), later)]
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
-            self._optimizer = optimizer
+            self._take_optimizer(optimizer)
+
+    def _take_optimizer(self, optimizer: Optimizer | None) -> None:
+        if self._optimizer is not None:
+            self._optimizer.release(self)
+        if optimizer is not None:
+            optimizer.hold(self)
+        self._optimizer = optimizer
+
+    def _before_numbers_change(self) -> None:
+        raise RefusedError("expected no other number once the servers of 'dist_async' have the optimizer")
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`: of what this worker pushes."""
@@ -268,8 +279,7 @@ class AsyncStore(KVStore):
             rule = self._known_optimizer()
             self._drain(deadline)
             answers = self._everywhere("states", (), deadline)
-            for name, value in answers[0][1].items():
-                setattr(rule, name, value)
+            rule.set_parameters(answers[0][1])
             rule.forget()
             rule.set_states(whole_states(self._entries.values(), [states for _, _, states in answers], rule))
             save_states(path, rule, dump_optimizer)
@@ -325,6 +335,8 @@ class AsyncStore(KVStore):
         groups = self._found(given)
         for entry, values in groups:
             shape, dtype = entry.meta.shape, entry.meta.dtype
+            if len(values) > 1:
+                merging.check_sum(entry.key, dtype)
             for value in values:
                 if value.shape != shape or value.dtype is not dtype:
                     raise RefusedError(

@@ -39,6 +39,11 @@ from feedline.kvstore.meeting import gloo_backend, meet, nccl_backend
 T = TypeVar("T")
 
 TIMEOUT = 60.0
+#: What both gloo and NCCL add up. Complex numbers are added as pairs; everything else travels as bytes alone.
+SUMMED = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8}
+    | {torch.bool, torch.complex64, torch.complex128}
+)
 #: Beats that a rank may miss before it is found missing, and a little more.
 PATIENCE = 8
 
@@ -141,7 +146,8 @@ class Collective:
     def gather_tensors(self, own: Any) -> list[Any]:
         """A tensor of every rank, by rank; of one shape and dtype, contiguous."""
         rows = [torch.empty_like(own) for _ in range(self.count)]
-        self.wait([self._do(partial(self._backend_for(own).allgather, [rows], [own]))])
+        sent, received = _as_bytes(own), [_as_bytes(row) for row in rows]
+        self.wait([self._do(partial(self._backend_for(own).allgather, [received], [sent]))])
         return rows
 
     def sum(self, tensor: Any) -> Any:
@@ -149,8 +155,14 @@ class Collective:
 
         Returns:
             What `wait` takes.
+
+        Raises:
+            TypeError: a dtype that is not in `SUMMED`; the ranks can go on.
         """
-        return self._do(partial(self._backend_for(tensor).allreduce, [tensor]))
+        if tensor.dtype not in SUMMED:
+            raise TypeError(f"expected a dtype that ranks can add up, got {tensor.dtype}")
+        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        return self._do(partial(self._backend_for(tensor).allreduce, [plain]))
 
     def wait(self, works: Iterable[Any]) -> None:
         """Wait for what has begun.
@@ -174,7 +186,7 @@ class Collective:
         buckets = laid_out(tensors)
         works = []
         for bucket in buckets:
-            begin, flat = self._backend_for(bucket.flat).broadcast, bucket.fill(tensors)
+            begin, flat = self._backend_for(bucket.flat).broadcast, _as_bytes(bucket.fill(tensors))
             works.append(self._do(partial(begin, [flat])))
         self.wait(works)
         if self.rank:
@@ -278,6 +290,11 @@ class Collective:
                     ranks=absent,
                 ) from error
         return self._held[name]
+
+
+def _as_bytes(tensor: Any) -> Any:
+    """The memory of a contiguous tensor: bytes of any dtype can be sent."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _let_go(held: dict[str, Any], pulse: Heartbeat) -> None:

@@ -23,6 +23,9 @@ import torch
 from feedline import _native
 from feedline.kvstore.base import Key, RefusedError
 
+#: Most that a threshold may be: it is kept in single precision.
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class Compression(ABC):
     """How arrays are coded; equal parameters make equal codes.
@@ -66,7 +69,7 @@ class Quantized(Compression):
     """
 
     def __init__(self, bits: int, threshold: float) -> None:
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not math.isfinite(threshold):
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not abs(threshold) <= LARGEST:
             raise RefusedError(f"expected a finite number as threshold, got {threshold!r}")
         if bits == 2 and not np.float32(threshold) > 0:
             raise RefusedError(f"expected a threshold above 0 for 2bit, got {threshold}")

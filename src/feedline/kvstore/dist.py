@@ -31,9 +31,9 @@ import torch
 from feedline.errors import StoreError
 from feedline.kvstore import merging, rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, Updater
+from feedline.kvstore.base import Key, RefusedError, Updater
 from feedline.kvstore.buckets import laid_out
-from feedline.kvstore.collective import TIMEOUT, Collective
+from feedline.kvstore.collective import SUMMED, TIMEOUT, Collective
 from feedline.kvstore.compression import Channel, compression
 from feedline.kvstore.local import Entry, Group, LocalStore
 from feedline.kvstore.optimizers import Optimizer
@@ -135,6 +135,10 @@ class DistStore(LocalStore):
             self._ranks.agree(f"set the updater to {what}")
             super().set_updater(updater)
 
+    def _before_numbers_change(self) -> None:
+        with self._lock:
+            self._arrive()
+
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. What a worker's values add up to is compressed on its way to the others; for dense values."""
         chosen = None if parameters is None else compression(parameters)
@@ -181,6 +185,9 @@ class DistStore(LocalStore):
         self._arrive()
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
         self._ranks.agree(f"init {about}")
+        for key, values in given.items():
+            if values[0].dtype not in SUMMED:
+                raise RefusedError(f"expected a dtype that workers can add up for key {key!r}, got {values[0].dtype}")
         super()._make(given)
         made = [self._entries[key] for key in given]
         try:
@@ -199,12 +206,14 @@ class DistStore(LocalStore):
         mine = {entry.key for entry, _ in groups}
         if any(entry.key in mine for _, entries in self._travelling for entry in entries):
             self._arrive()
+        rule = ""
         if isinstance(self._updater, Optimizer):
             for entry, _ in groups:
                 self._updater.prepare(entry.key, entry.stored)
+            rule = f" by {self._updater.parameters()}"  # replicas would part if it were changed on one worker alone
         sparse = any(value.layout is not torch.strided for _, values in groups for value in values)
         about = ", ".join(repr(entry.key) for entry, _ in groups)
-        flags = self._ranks.agree(f"push {about}", sparse)
+        flags = self._ranks.agree(f"push {about}{rule}", sparse)
         if self._compression is not None:
             self._push_compressed(groups)
         elif any(flags):

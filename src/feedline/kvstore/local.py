@@ -162,12 +162,22 @@ class LocalStore(KVStore):
             raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
         with self._lock:
             self._check_open()
-            self._updater = updater
+            self._take_updater(updater)
             self._plain = updater is None and self._compression is None
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
         """See `KVStore`."""
-        self.set_updater(_rule(optimizer, parameters))
+        self.set_updater(_rule(optimizer, parameters, self))
+
+    def _take_updater(self, updater: Updater | None) -> None:
+        if isinstance(self._updater, Optimizer):
+            self._updater.release(self)
+        if isinstance(updater, Optimizer):
+            updater.hold(self)
+        self._updater = updater
+
+    def _before_numbers_change(self) -> None:
+        """A number of the optimizer is about to change; pushes before that have been made with the old one."""
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Of a ``device`` store alone, as values of a ``local`` one go nowhere."""
@@ -204,7 +214,8 @@ class LocalStore(KVStore):
     def close(self) -> None:
         """See `KVStore`."""
         with self._lock:
-            self._entries, self._updater, self._closed = {}, None, True
+            self._take_updater(None)
+            self._entries, self._closed = {}, True
 
     # ---- checks ---------------------------------------------------------------------------------------------
 
@@ -272,6 +283,9 @@ class LocalStore(KVStore):
         """Values of a push, checked."""
         self._check_idle()
         groups = self._found(given)
+        for entry, values in groups:
+            if len(values) > 1:
+                merging.check_sum(entry.key, entry.stored.dtype)
         if self._compression is None and merging.all_like([(e.stored, values) for e, values in groups], True):
             return groups
         strided = torch.strided
@@ -327,6 +341,7 @@ class LocalStore(KVStore):
             and len(values) == len(outs)
             and all([entry is other for (entry, _), (other, _) in zip(values, outs, strict=True)])  # noqa: C419
             and all([value.layout is strided for _, given in values for value in given])  # noqa: C419
+            and (len(values) == 1 or _apart(values, outs))
         )
 
     def _push(self, groups: Sequence[Group]) -> None:
@@ -424,16 +439,24 @@ class LocalStore(KVStore):
             self._updating = False
 
 
-def _rule(given: str | Optimizer, parameters: Mapping[str, Any]) -> Optimizer:
-    """An optimizer without states."""
+def _rule(given: str | Optimizer, parameters: Mapping[str, Any], store: KVStore) -> Optimizer:
+    """An optimizer without states, for a store."""
     if isinstance(given, str):
         return optimizer(given, **parameters)
     if not isinstance(given, Optimizer):
         raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
     if parameters:
         raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} beside an optimizer")
+    given.check_free(store)
     given.forget()
     return given
+
+
+def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
+    """Whether no out of a key is a value of another, which may still have to be read."""
+    owners = {value.data_ptr(): entry for entry, given in values for value in given}
+    # Of what two keys share, the last one is the owner, and the other one's outs are then not apart.
+    return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
 
 
 def _check_out(key: Key, out: Any, shape: Any) -> None:
@@ -442,8 +465,7 @@ def _check_out(key: Key, out: Any, shape: Any) -> None:
         raise RefusedError(
             f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
         )
-    if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
-        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
+    rows.check_memory(key, out)
 
 
 def _grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:

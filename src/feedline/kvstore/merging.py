@@ -9,17 +9,34 @@ itself, at a tenth of what that costs from Python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from feedline import _native
+from feedline.kvstore.base import Key, RefusedError
 
 #: Tensors to add up, and where the sum goes. Outputs have the inputs' shape; the first one is the store's own.
 Job = tuple[Sequence[Any], Sequence[Any]]
 
 _NATIVE = {torch.float32: 4, torch.float64: 8}
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def check_sum(key: Key, dtype: Any) -> None:
+    """Raise RefusedError for a dtype of which torch adds up no values (8 bits of float, most unsigned integers)."""
+    if dtype not in _NATIVE and not _adds(dtype):
+        raise RefusedError(f"expected one value for key {key!r}, as torch cannot add up {dtype}, got several")
+
+
+@cache
+def _adds(dtype: Any) -> bool:
+    try:
+        torch.zeros(1, dtype=dtype).add_(torch.zeros(1, dtype=dtype))
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
 
 
 def run(jobs: Iterable[Job]) -> None:

@@ -11,6 +11,8 @@ included; the others see zeros in all other rows.
 from __future__ import annotations
 
 import math
+import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -29,8 +31,11 @@ States = dict[str, Any]
 class Optimizer(ABC):
     """A rule with its numbers, and for each key its states and how often it was updated.
 
+    Numbers may be changed at any time, and count from the next push on. A store of type ``dist_async`` refuses it, as
+    its servers have the rule.
+
     Attributes:
-        learning_rate: may be changed at any time, as the other numbers.
+        learning_rate: factor on the step.
         wd: weight decay.
         rescale_grad: factor on gradients.
         clip_gradient: most that an element of a gradient may be, either way; None: no limit.
@@ -49,13 +54,52 @@ class Optimizer(ABC):
     clip_gradient: float | None = None
     _states: dict[Key, States] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: Weak references to the stores that update by this rule.
+    _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        for name, value in self.parameters().items():
-            number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-            flag = name == "lazy_update" and isinstance(value, bool)
-            if not (number or flag or (name == "clip_gradient" and value is None)):
-                raise RefusedError(f"expected a finite number as {name} of {self.name}, got {value!r}")
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dataclass_fields__ and not name.startswith("_"):
+            value = self.checked(name, value)
+            for store in _alive(self.__dict__.get("_stores", ())):
+                store._before_numbers_change()
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stores": []}
+
+    def checked(self, name: str, value: Any) -> Any:
+        """One of the numbers as it is kept.
+
+        Raises:
+            RefusedError: it is none, or out of its range.
+        """
+        if isinstance(value, np.generic):
+            value = value.item()
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+        flag = name == "lazy_update" and isinstance(value, bool)
+        if not (number or flag or (name == "clip_gradient" and value is None)):
+            raise RefusedError(f"expected a finite number as {name} of {self.name}, got {value!r}")
+        return value
+
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Take over numbers without asking the store, which gives them itself."""
+        for name, value in {name: self.checked(name, value) for name, value in parameters.items()}.items():
+            super().__setattr__(name, value)
+
+    # ---- stores ---------------------------------------------------------------------------------------------
+
+    def check_free(self, store: Any) -> None:
+        """Raise RefusedError if another store updates by this rule, and their states would mingle."""
+        if self.keeps and any(other is not store for other in _alive(self._stores)):
+            raise RefusedError(f"expected an optimizer for each store, as {self.name} keeps states, got one for two")
+
+    def hold(self, store: Any) -> None:
+        """``store`` updates by this rule from now on; it is told before a number changes."""
+        self._stores = [*(one for one in self._stores if one() is not None), weakref.ref(store)]
+
+    def release(self, store: Any) -> None:
+        """``store`` does so no more."""
+        self._stores = [one for one in self._stores if one() not in (None, store)]
 
     @abstractmethod
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
@@ -81,10 +125,9 @@ class Optimizer(ABC):
         """
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
-        states = self._states.get(key)
-        if states is None:
-            self._states[key] = {name: torch.zeros_like(weight) for name in self.keeps}
-            return
+        # A rule keeps what its numbers say, and those may have changed.
+        known = self._states.get(key, {})
+        states = {name: known[name] if name in known else torch.zeros_like(weight) for name in self.keeps}
         for name, state in states.items():
             if state.shape != weight.shape:
                 raise StateError(
@@ -93,6 +136,7 @@ class Optimizer(ABC):
                     current={"shape": tuple(weight.shape)},
                 )
             states[name] = state.to(weight)  # loaded states come from the CPU
+        self._states[key] = states
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
         """One update in place; of a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
@@ -214,6 +258,13 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
     lazy_update: bool = True
 
+    def checked(self, name: str, value: Any) -> Any:
+        """See `Optimizer`."""
+        value = super().checked(name, value)
+        if name in ("beta1", "beta2") and not 0 <= value < 1:
+            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
+        return value
+
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         g = gradient * self.rescale_grad
@@ -289,6 +340,10 @@ class Test(Optimizer):
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         weight.add_(gradient, alpha=self.rescale_grad)
+
+
+def _alive(stores: Iterable[Any]) -> list[Any]:
+    return [store for store in (one() for one in stores) if store is not None]
 
 
 _RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in (SGD, Momentum, Adam, RMSProp, AdaGrad, Test)}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.kvstore.arguments import as_tensor
 from feedline.kvstore.base import Key, RefusedError
 
 
@@ -52,12 +53,18 @@ def assign(stored: Any, value: Any) -> None:
 
 def checked_ids(key: Key, row_ids: Any, rows: int) -> Any:
     """Row numbers as a tensor of integers, checked."""
-    ids = torch.from_numpy(row_ids) if isinstance(row_ids, np.ndarray) else row_ids
+    ids = as_tensor(row_ids, "row_ids") if isinstance(row_ids, np.ndarray) else row_ids
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         got = ids.dtype if isinstance(ids, torch.Tensor) else type(row_ids).__name__
         raise TypeError(f"expected row_ids as a tensor or array of int64 or int32, got {got}")
     check_ids(key, ids, rows)
     return ids
+
+
+def check_memory(key: Key, out: Any) -> None:
+    """Raise RefusedError for a dense out of which several elements are one."""
+    if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
+        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
 
 
 def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
@@ -69,6 +76,7 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
                 f"expected an out of shape {expected} and {stored.dtype} for {ids.numel()} rows of key {key!r}, "
                 f"got {tuple(out.shape)} and {out.dtype}"
             )
+        check_memory(key, out)
     elif out.layout is not torch.sparse_coo or out.shape != stored.shape:
         raise RefusedError(
             f"expected a torch.sparse_coo out of shape {tuple(stored.shape)} for key {key!r}, got {out.layout} of "

@@ -161,8 +161,7 @@ class Shard(LocalStore):
     def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
         """Replace parameters and all states of the optimizer."""
         rule = self._optimizer()
-        for name, value in parameters.items():
-            setattr(rule, name, value)
+        rule.set_parameters(parameters)
         rule.forget()
         rule.set_states(found)
         if self.rule is not None and "name" in self.rule:

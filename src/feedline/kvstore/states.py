@@ -12,6 +12,7 @@ from typing import Any
 
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
+from feedline.kvstore.arguments import checked_key
 from feedline.kvstore.base import Key
 from feedline.kvstore.optimizers import Optimizer, optimizer
 
@@ -24,7 +25,8 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
     Raises:
         OSError: no space, no permission; what was there before is untouched.
     """
-    found = rule.states()
+    # A number may have changed since the last push, and with it what the rule keeps.
+    found = {key: one for key, one in rule.states().items() if set(one[0]) == set(rule.keeps)}
     tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(found.values()) for name, t in states.items()}
     about: dict[str, Any] = {
         "feedline": VERSION,
@@ -54,13 +56,20 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
         parameters, keys, counts = about["parameters"], about["keys"], about["counts"]
     except (KeyError, TypeError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got something else: no {error}") from error
-    again = rule if parameters is None or about["optimizer"] != rule.name else optimizer(rule.name, **parameters)
-    current = {"version": VERSION, "optimizer": rule.name, "states": list(again.keeps)}
-    if saved != current:
-        raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
-    found: dict[Key, tuple[dict[str, Any], int]] = {}
-    for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
-        states = {name: tensors[f"{i}.{name}"] for name in again.keeps}
+    try:
+        again = rule if parameters is None or about["optimizer"] != rule.name else optimizer(rule.name, **parameters)
+        current = {"version": VERSION, "optimizer": rule.name, "states": list(again.keeps)}
+        if saved != current:
+            raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
+        found: dict[Key, tuple[dict[str, Any], int]] = {
+            checked_key(key): ({name: tensors[f"{i}.{name}"] for name in again.keeps}, int(count))
+            for i, (key, count) in enumerate(zip(keys, counts, strict=True))
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"expected whole states of an optimizer in {path}, got some that do not fit: {error}"
+        ) from error
+    for key, (states, _) in found.items():
         for name, state in states.items():
             if key in weights and state.shape != weights[key].shape:
                 raise StateError(
@@ -68,8 +77,6 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weights[key].shape)},
                 )
-        found[key] = states, int(count)
-    for name, value in again.parameters().items():
-        setattr(rule, name, value)
+    rule.set_parameters(again.parameters())
     rule.forget()
     rule.set_states(found)

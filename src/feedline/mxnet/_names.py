@@ -123,7 +123,8 @@ NAMES: dict[str, Names] = {
             "KVStore.load_optimizer_states": "files of feedline's, safetensors and JSON; MXNet's own are pickles, and "
             "refused; update counts are restored too",
             "KVStore.save_optimizer_states": "as `load_optimizer_states`",
-            "KVStore.set_optimizer": "also a name",
+            "KVStore.set_optimizer": "also a name; an optimizer that keeps states is for one store (MXNet: each store "
+            "keeps its own)",
         },
         absent={
             "KVStoreBase": "register stores with `feedline.kvstore.register`",
