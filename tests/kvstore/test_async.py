@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -436,3 +438,9 @@ def test_several_workers_need_an_address(monkeypatch):
     monkeypatch.delenv(cluster.ADDRESS, raising=False)
     with pytest.raises(RefusedError, match="AsyncCluster"):
         async_store.AsyncStore(workers=2)
+
+
+def test_print_stays_python_s(shared):
+    """Ray would put its own in the place of it when it first shows the bar of a progress."""
+    importlib.import_module("ray.experimental.tqdm_ray").instance()
+    assert isinstance(print, types.BuiltinFunctionType)

@@ -196,6 +196,8 @@ def working(rank, timeout, ends=None, how=None):
                 if how == "closes":
                     collective.close()
                     time.sleep(30)
+                if how == "reads late":
+                    collective._pulse.interval = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -226,6 +228,16 @@ def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
         assert failure.ranks == (lost,)
         assert f"rank {lost}" in failure.text
         assert "alive" not in failure.text
+
+
+def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
+    """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
+
+    def kill(job):
+        job.kill(2)
+        return 2
+
+    assert [failure.ranks for failure in after(3, 600, kill, ends=1, how="reads late")] == [(2,), (2,)]
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -42,6 +42,8 @@ _LOOPBACK = {
     # Seconds until it ends a process that has lost it; ours get errors, and end when they like.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # It would replace `print` in the whole process.
+    "RAY_TQDM_PATCH_PRINT": "0",
 }
 #: Those that cannot change once it is.
 _DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")

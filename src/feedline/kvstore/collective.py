@@ -232,6 +232,8 @@ class Collective:
         waited = f" in {self.timeout:g} s" if timed_out else ""
         self._broken = f"an exchange broke off: {who}"
         self._pulse.leave(" ".join([FAILED, *map(str, ranks)]))
+        if self._serves:  # else the others would miss this rank
+            self._pulse.linger(3.0, ranks)
         until = time.monotonic() + 1.0
         while not all(work.is_completed() for work in works) and time.monotonic() < until:
             time.sleep(0.01)

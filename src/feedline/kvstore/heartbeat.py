@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 CLOSED = "closed"
@@ -62,17 +62,18 @@ class Heartbeat:
         self.leave()
         self._store = None
 
-    def linger(self, seconds: float) -> None:
-        """As the store's host, stay until all others have closed, or have had the time to read that this rank has."""
-        seen = {r: self._texts.get(r, "") for r in self._others}
-        beats = dict.fromkeys(self._others, 0)
+    def linger(self, seconds: float, missing: Sequence[int] = ()) -> None:
+        """As the store's host, stay until all others but those ``missing`` have read this rank's last words."""
+        others = [r for r in self._others if r not in missing]
+        seen = {r: self._texts.get(r, "") for r in others}
+        beats = dict.fromkeys(others, 0)
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._lost:
             self._look(self._store)
-            for r in self._others:
+            for r in others:
                 if self._texts.get(r, "") != seen[r]:
                     seen[r], beats[r] = self._texts.get(r, ""), beats[r] + 1
-            if all(_ended(seen[r]) or beats[r] >= 2 for r in self._others):
+            if all(_ended(seen[r]) or beats[r] >= 2 for r in others):
                 return
             time.sleep(self.interval / 5)
 
