@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "arrays.h"
 #include "feedline/background.h"
+#include "threads.h"
 
 namespace nb = nanobind;
 using namespace feedline;
@@ -419,22 +418,10 @@ static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb
 }
 
 static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size_t threads) {
-    const auto part = [&](std::size_t k) {
+    in_parts(threads, [&](std::size_t k) {
         for (const Job& job : jobs)
             job.copy(picks, picks.count * k / threads, picks.count * (k + 1) / threads);
-    };
-    // Threads live for one call: nothing is left behind for a fork to break.
-    std::vector<std::thread> helpers;
-    std::size_t started = 1;
-    try {
-        helpers.reserve(threads - 1);
-        for (; started < threads; ++started) helpers.emplace_back(part, started);
-    } catch (const std::system_error&) {
-        // The system has no thread left to give: this one does the remaining parts.
-    }
-    part(0);
-    for (std::size_t k = started; k < threads; ++k) part(k);
-    for (std::thread& helper : helpers) helper.join();
+    });
 }
 
 Prepared Gatherer::prepare(const Picks& picks) const {

@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "feedline/merge.h"
+#include "threads.h"
 
 namespace feedline::bindings {
 
@@ -26,26 +25,10 @@ template <class T>
 void run_merges(const std::vector<Merge<T>>& merges, std::size_t total, std::size_t bytes, std::size_t written,
          std::size_t threads) {
     const bool streaming = written >= kStream;
-    const auto part = [&](std::size_t k) {
+    if (bytes < kOneThread) threads = 1;
+    in_parts(threads, [&](std::size_t k) {
         merge(merges.data(), merges.size(), total * k / threads, total * (k + 1) / threads, streaming);
-    };
-    if (bytes < kOneThread || threads == 1) {
-        threads = 1;
-        part(0);
-        return;
-    }
-    // Threads live for one call: nothing is left behind for a fork to break.
-    std::vector<std::thread> helpers;
-    std::size_t started = 1;
-    try {
-        helpers.reserve(threads - 1);
-        for (; started < threads; ++started) helpers.emplace_back(part, started);
-    } catch (const std::system_error&) {
-        // The system has no thread left to give: this one does the remaining parts.
-    }
-    part(0);
-    for (std::size_t k = started; k < threads; ++k) part(k);
-    for (std::thread& helper : helpers) helper.join();
+    });
 }
 
 // Whether an output shares a part of its memory with an input, without being it.
