@@ -193,7 +193,7 @@ def _about(run: Run) -> list[tuple[str, str]]:
     about, history = run.history.about, run.history
     end = history.ended or {}
     rows: list[tuple[str, Any]] = [
-        ("log", f"{history.path}, {history.lines:,} lines"),
+        ("log", f"{history.path}, {history.lines:,} line{'' if history.lines == 1 else 's'}"),
         ("written by", f"feedline {about['feedline']}" if "feedline" in about else None),
         ("model", about.get("model")),
         ("parameters", f"{about['parameters']:,}" if "parameters" in about else None),
