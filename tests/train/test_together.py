@@ -219,6 +219,25 @@ def test_learners_of_several_stores_are_refused():
         Trainer(model, losses, None, learners)
 
 
+def two_trainers(rank):
+    """Two models of one job take turns, as adversaries do; their gradients are 1 + rank, and ten times that."""
+    begin()
+    models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(2, 1, bias=False)]
+    with create("dist_sync", timeout=30) as store:
+        learners = [through_store(SGD(model.parameters(), 0.1), store) for model in models]
+        for model, learner in zip(models, learners, strict=True):
+            Trainer(model, losses, None, learner)
+        for _ in range(2):
+            for scale, model, learner in zip((1.0, 10.0), models, learners, strict=True):
+                model.weight.grad = torch.full_like(model.weight, scale * (1 + rank))
+                learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: None)
+        return [model.weight.grad.view(-1).tolist() for model in models]
+
+
+def test_trainers_may_share_a_store():
+    assert run(two_trainers, 2) == [[[3.0], [30.0, 30.0]]] * 2
+
+
 def final(rank, way):
     return trains(rank, way)["state"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -17,6 +18,9 @@ from feedline.kvstore import KVStore
 from feedline.kvstore.collective import Collective
 from feedline.train.learners.base import Learner
 from feedline.train.learners.together import Together, Update, check_dense
+
+#: How many trainers have made keys in a store.
+_trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
 
 
 class ThroughStore(Together):
@@ -76,7 +80,9 @@ class ThroughStore(Together):
         return rows
 
     def _make_keys(self) -> None:
-        keys = [f"gradient {i}" for i in range(len(self.parameters))]
+        # Trainers that share a store have keys of their own: ranks make them in one order, as they step in one order.
+        number = _trainers[self._store] = _trainers.get(self._store, 0) + 1
+        keys = [f"gradient {i} of trainer {number}" for i in range(len(self.parameters))]
         self._store.init(keys, [torch.zeros_like(parameter) for parameter in self.parameters])
         self._keys = keys
 
@@ -85,8 +91,8 @@ def through_store(learner: Learner, store: KVStore, *, distributed_after: int = 
     """Let a learner, and the trainer that it is given to, learn from the minibatches of all of a store's workers.
 
     ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. As
-    `data_parallel`, with the store in between. All learners of a trainer go through one store; its keys are made at
-    the first step, and are strs. It stays the caller's to close.
+    `data_parallel`, with the store in between. All learners of a trainer go through one store, and several trainers may
+    share it; its keys are made at the first step, and are strs. It stays the caller's to close.
 
     Args:
         learner: any; for a torch optimizer, a `TorchLearner` of it.
