@@ -181,13 +181,13 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
         "loss.png",
         "loss.svg",
         *drawn,
+        "proof.html",
         "report.html",
         "run.jsonl",
-        "training.html",
     ]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "resumed stream identical: yes" in (tmp_path / "out" / "report.html").read_text()
-    page = (tmp_path / "out" / "training.html").read_text()
+    assert "resumed stream identical: yes" in (tmp_path / "out" / "proof.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
     assert "The run went on once after its process had ended" in page
     assert ("data:image/svg+xml" in page) == bool(drawn)
     assert naming(str(tmp_path)) == []
@@ -343,7 +343,7 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         seconds=1.0,
     )
     write_report(outcome, tmp_path)
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "proof.html").read_text()
     assert "resumed stream identical: no" in page
     assert "same parameters: no" in page
     assert "&lt;script&gt;alert(1)" in page

@@ -34,7 +34,7 @@ def demo(
     view = View(quiet_stdout=json)
     with _cleaning_up():
         outcome = run(QUICK if quick else Settings(), out, view)
-    files = [*write_report(outcome, out), report(out / "run.jsonl", out / "training.html")]
+    files = [*write_report(outcome, out), report(out)]
     for line in summary(outcome):
         view.say(line)
     view.say("see " + ", ".join(map(str, files)))

@@ -33,14 +33,14 @@ svg { width: 100%; height: auto }
 
 
 def write_report(outcome: Outcome, out: Path) -> list[Path]:
-    """Write ``report.html``, ``loss.png`` and ``loss.svg`` into ``out``; returns their paths."""
+    """Write ``proof.html``, ``loss.png`` and ``loss.svg`` into ``out``; returns their paths."""
     figure = _plot(outcome)
     figure.savefig(out / "loss.png", dpi=120, facecolor="white")
     drawing = io.StringIO()
     figure.savefig(drawing, format="svg", transparent=True)
     (out / "loss.svg").write_text(drawing.getvalue())
-    (out / "report.html").write_text(_page(outcome, drawing.getvalue()), encoding="utf-8")
-    return [out / "report.html", out / "loss.png", out / "loss.svg"]
+    (out / "proof.html").write_text(_page(outcome, drawing.getvalue()), encoding="utf-8")
+    return [out / "proof.html", out / "loss.png", out / "loss.svg"]
 
 
 def _plot(outcome: Outcome) -> Any:
