@@ -71,7 +71,7 @@ class ChunkSet:
 
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
-            BadEntries: sequences hold impossible entries; `values` makes values of its arrays.
+            BadEntriesError: sequences hold impossible entries; `values` makes values of its arrays.
             DataError: a mapped file was cut, has changed, or its disk fails.
         """
         if len(index) == 0:

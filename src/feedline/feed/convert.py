@@ -20,6 +20,8 @@ from feedline.feed.formats.guess import FILES, SUFFIXES, guess_format, infer_ctf
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.protocol import Deserializer
 
+_PIECE_BYTES = 4 << 20
+
 
 class Summary(NamedTuple):
     """What a conversion wrote.
@@ -85,7 +87,7 @@ def convert(
     if on_error not in ("raise", "skip"):
         raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
     writer: StoreWriter | None = None
-    skipped = 0
+    skipped = seen = 0
     try:
         for chunk, done, total in _read_all(source, streams):
             if writer is None:
@@ -96,13 +98,17 @@ def convert(
                     part_bytes=part_bytes,
                     overwrite=overwrite,
                 )
-            valid = chunk.valid
-            if valid is not None:
-                if on_error == "raise":
-                    raise chunk.errors[min(chunk.errors)]
-                skipped += len(chunk.errors)
-                chunk = chunk.take(np.flatnonzero(valid))
-            writer.write(chunk)
+            # Copied piece by piece: entries are checked then, and views of a mapped file are not looked at otherwise.
+            for piece in chunk.pieces(_PIECE_BYTES):
+                valid, count = piece.valid, piece.num_sequences
+                if valid is not None:
+                    if on_error == "raise":
+                        first = min(piece.errors)
+                        raise piece.errors[first].located(sequence=seen + first)
+                    skipped += len(piece.errors)
+                    piece = piece.take(np.flatnonzero(valid))
+                writer.write(piece)
+                seen += count
             if progress is not None:
                 progress(done, total)
         if writer is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Minibatch, Schema, Value
 from feedline.data.chunk import values_of
-from feedline.data.faults import BadEntries
+from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
@@ -161,7 +161,7 @@ class Delivery:
                 slots, index, ids = slots[good], index[good], ids[good]
         try:
             values = self._ahead.gather(parts, slots, index)
-        except BadEntries as found:
+        except BadEntriesError as found:
             values = values_of(self._corpus.schema, found.arrays)
             errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
             values, ids, good = self._without(errors, values, ids, good, rank)
@@ -187,7 +187,8 @@ class Delivery:
         if not errors:
             return None
         good = np.ones(len(ids), np.bool_)
-        for i, error in sorted(errors.items()):
+        for i, unplaced in sorted(errors.items()):
+            error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
                 # A copy: the traceback of one that the chunk keeps would keep the chunk, and all callers, alive.
                 raise copy.copy(error) from error.__cause__

@@ -150,7 +150,7 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     Args:
         column: of the batch.
         stream: its declaration.
-        lengths: samples of each sequence; None: one each.
+        lengths: samples of each sequence, perhaps a view of a map; None: one each.
         ragged: the column has a level for sequences.
         batch: what the column is one of.
 
@@ -166,9 +166,9 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     if ragged:
         offsets = batch.view(buffers[1], np.dtype(np.int64), rows + 1)
         at, rows = 2, _native.bounds_end(offsets, "offsets")
-        _compare_lengths(np.diff(_native.copied(offsets)), lengths)
+        _compare_lengths(offsets, lengths)
     elif lengths is not None:
-        _compare_lengths(np.ones(rows, np.int64), lengths)
+        _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     value: Value
     if stream.sparse:
@@ -189,8 +189,8 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     return value
 
 
-def _compare_lengths(found: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
-    if lengths is None or np.array_equal(found, lengths):
-        return
-    i = int(np.flatnonzero(found != lengths)[0])
-    raise ValueError(f"expected {lengths[i]} samples in sequence {i} of the chunk, got {found[i]}")
+def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
+    i = -1 if lengths is None else _native.first_uneven(offsets, lengths)
+    if lengths is not None and i >= 0:
+        (wanted,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
+        raise ValueError(f"expected {wanted} samples in sequence {i} of the chunk, got {b - a}")

@@ -111,7 +111,9 @@ class MappedFile:
             try:
                 self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                raise DataError(f"expected a file of {size} bytes that can be mapped: {error}", path=self.path) from error
+                raise DataError(
+                    f"expected a file of {size} bytes that can be mapped: {error}", path=self.path
+                ) from error
         self.seal = self.view(np.dtype(np.uint8), 8, size - 8)
 
     def check(self) -> None:

@@ -163,27 +163,25 @@ class StoreDeserializer(Deserializer):
     def _decode(self, chunk: int, part: Part, i: int, mapped: _MappedPart) -> dict[str, Value]:
         path = mapped.file.path
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
-        ordinals = np.arange(self._starts[chunk], self._starts[chunk + 1])
-        lengths = {name: self._side(name).take(ordinals) for name in self.schema if name in self._manifest.lengths}
-        longest = self._longest(lengths, sequences)
-        samples = sequences if longest is None else int(longest.sum())
-        if samples != self.chunks()[chunk].samples:
-            raise _damaged(f"expected {self.chunks()[chunk].samples} samples in the chunk, got {samples}", path, start)
+        first, stop = int(self._starts[chunk]), int(self._starts[chunk + 1])
         try:
             batch = Batch(mapped.file, start, size, mapped.arrow)
         except ValueError as error:
             raise _damaged(str(error), path, start) from error
+        sides = {name: self._side(name) for name in self.schema if name in self._manifest.lengths}
         values = {}
         for name in self.schema:
             column = batch.arrow.column(mapped.arrow.get_field_index(name))
             if len(column) != sequences:
                 raise _damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", path, start, name)
             stream = self._manifest.schema[name]
+            lengths = sides[name].view(first, stop) if name in sides else None
             try:
-                value = columns.decode(column, stream, lengths.get(name), name in part.ragged, batch)
+                value = columns.decode(column, stream, lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
                 raise _damaged(str(error), path, start, name) from error
-            if name in self._manifest.lengths:
+            if name in sides:
+                sides[name].check()
                 total = int(part.totals[name][i])
                 if value.num_samples != total:
                     raise _damaged(f"expected {total} samples, got {value.num_samples}", path, start, name)
@@ -191,7 +189,18 @@ class StoreDeserializer(Deserializer):
                     # Written before the stream turned out to have sequences: all chunks look alike.
                     value = _with_offsets(value)
             values[name] = value
+        expected, got = self.chunks()[chunk].samples, self._samples_in(chunk, part, i)
+        if expected != got:
+            raise _damaged(f"expected {expected} samples in the chunk, got {got}", path, start)
         return values
+
+    def _samples_in(self, chunk: int, part: Part, i: int) -> int:
+        """Samples of a chunk that was decoded, as its sequences have them."""
+        ragged, plain = self._counted()
+        if len(ragged) == 1 and not plain:
+            return int(part.totals[ragged[0]][i])  # which was compared
+        lengths = self.lengths(np.arange(self._starts[chunk], self._starts[chunk + 1]))
+        return int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
 
     # ---- lengths ------------------------------------------------------------------------------------
 
@@ -274,15 +283,27 @@ class _MappedLengths:
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
         self._file, self._stream = file, stream
+        self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
         self._gatherer = _native.Gatherer([None])
-        self._gatherer.add(0, [(file.view(np.dtype("<i4"), count, len(header)), None)])
+        self._gatherer.add(0, [(self._lengths, None)])
+
+    def view(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Lengths of the sequences ``start:stop``, for native code; to be followed by `check`."""
+        return self._lengths[start:stop]
+
+    def check(self) -> None:
+        """Look whether what was read was there; a file that is cut reads as zeros to the end of the page.
+
+        Raises:
+            DataError: the file was cut.
+        """
+        self._file.check()
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
         """Lengths of the sequences ``ordinals``, a copy."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
-        # Afterwards: a file that is cut reads as zeros to the end of the page.
-        self._file.check()
+        self.check()
         if len(lengths) and lengths.min() < 0:
             raise DataError(
                 f"expected lengths of at least 0, got {lengths.min()}",
