@@ -122,14 +122,14 @@ struct Job {
             for (std::size_t at = begin; at < end; at += kLookAt) {
                 const std::size_t stop = std::min(at + kLookAt, end);
                 copy_sparse(runs.get(), item_bytes, indptr, indices, rows, at, stop);
-                const SparseRun &first = runs[at], &last = runs[stop];
-                if (!rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
-                           first.out_value, last.out_value))
-                    outcome.changed = first.indptr;
-                if (first_bad_index(indices, static_cast<std::size_t>(first.out_value),
-                                    static_cast<std::size_t>(last.out_value),
-                                    classes) < static_cast<std::size_t>(last.out_value))
-                    outcome.bad = true;
+                if (!rise(at, stop)) {
+                    std::size_t changed = at;
+                    while (changed + 1 < stop && rise(changed, changed + 1)) ++changed;
+                    outcome.changed = runs[changed].indptr;
+                }
+                const auto from_value = static_cast<std::size_t>(runs[at].out_value);
+                const auto to_value = static_cast<std::size_t>(runs[stop].out_value);
+                if (first_bad_index(indices, from_value, to_value, classes) < to_value) outcome.bad = true;
             }
         } else if (offsets != nullptr) {
             copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
@@ -138,6 +138,13 @@ struct Job {
             copy_rows(picks, dense, item_bytes, rows, begin, end);
             if (bools) look(begin, end, outcome);
         }
+    }
+
+    // Whether the bounds of rows that were copied for the places [begin, end) are as they were planned.
+    bool rise(std::size_t begin, std::size_t end) const {
+        const SparseRun &first = runs[begin], &last = runs[end];
+        return rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
+                     first.out_value, last.out_value);
     }
 
     // Of rows of bools.
@@ -575,6 +582,7 @@ static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb:
         }
         return;
     }
+    if (!job.bools) return;
     const std::size_t row = job.item_bytes;
     const auto start = [&](std::size_t place) {
         return (job.offsets == nullptr ? place : static_cast<std::size_t>(job.offsets[place])) * row;
@@ -638,9 +646,10 @@ Prepared Gatherer::prepare(const Picks& picks) const {
         const auto refuse_source = [&](std::ptrdiff_t fault) {
             const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
             const std::int64_t index = picks.index[fault];
-            const std::int64_t* bounds =
-                stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
-            raise_fault("changed", address_of(bounds != nullptr ? bounds + index : job.sparse[slot].indptr + index));
+            const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
+            if (bounds == nullptr && stream.sparse) bounds = job.sparse[slot].indptr;
+            // Without bounds it is the last row that passes the total.
+            raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
         };
         if (stream.sparse) {
             job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);

@@ -54,7 +54,7 @@ def uneven(offsets, lengths):
 
 
 def mended(value, good):
-    """What `dense` or `sparse` returned, with 0 where an entry is not ``good``; and by sequence its first such entry."""
+    """What `dense` or `sparse` returned, with 0 where an entry is not ``good``, and the first such of each sequence."""
     entries, bounds = (value[1], value[0]) if len(value) == 4 else (value[0].view(np.uint8).reshape(-1), None)
     offsets = value[-1]
     whole, found = entries.copy(), {}

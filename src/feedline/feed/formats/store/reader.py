@@ -179,6 +179,8 @@ class StoreDeserializer(Deserializer):
             try:
                 value = columns.decode(column, stream, lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
+                if name in sides:
+                    sides[name].check()  # it may be its lengths that are not there any more
                 raise _damaged(str(error), path, start, name) from error
             if name in sides:
                 sides[name].check()
