@@ -2,6 +2,7 @@
 set(FEEDLINE_CORE_SOURCES
   native/src/cpu.cpp
   native/src/background.cpp
+  native/src/guard.cpp
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
@@ -15,6 +16,7 @@ set(FEEDLINE_SSE41_SOURCES
   native/src/ctf_parse_sse41.cpp)
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
+  native/src/gather_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
@@ -28,5 +30,6 @@ set(FEEDLINE_BINDING_SOURCES
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_store.cpp)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Value
+from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.packing.packer import Packer, Plan
@@ -128,4 +129,8 @@ class Ahead:
         index = np.concatenate([s.index[a:b] for s, a, b in parts])
         if reader.has_errors and errors_among(reader, slots, index):
             return None
-        return self._chunks.start(slots, index)
+        try:
+            return self._chunks.start(slots, index)
+        except DataError:
+            # A file was cut. It is told when the minibatch is asked for: the one before it is still to be delivered.
+            return None
