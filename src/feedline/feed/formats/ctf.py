@@ -1,10 +1,10 @@
 """CNTK text format (CTF): a `Deserializer` over one or several text files.
 
-Guarantees: CNTK's grammar and chunks; numbers rounded correctly; no value is made up unless `fill_missing` asks for it; a sequence that cannot be read keeps its place and
-says why; nothing outside the declared streams is looked at; text is read with pread, never mapped, and a file that
-changes under the reader is an error, not a crash. Costs: the first opening reads the files once to index them (see
-`ctf_index`), later ones read O(chunks); reading a chunk costs its text, its columns, and about 1 ns a byte of text.
-Reading releases the GIL.
+Guarantees: CNTK's grammar and chunks; numbers rounded correctly; no value is made up unless `fill_missing` asks for
+it; a sequence that cannot be read keeps its place and says why; nothing outside the declared streams is looked at; text
+is read with pread, never mapped, and a file that changes under the reader is an error, not a crash. Costs: the first
+opening reads the files once to index them (see `ctf_index`), later ones read O(chunks); reading a chunk costs its text,
+its columns, and about 1 ns a byte of text. Reading releases the GIL.
 """
 
 from __future__ import annotations
