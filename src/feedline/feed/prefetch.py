@@ -1,8 +1,9 @@
 """Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
 
 `BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
-window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work. `MappedReader` serves corpora whose chunks are views
-of memory or of a map: it takes them in when a segment first needs them and never lets go, as they own nothing.
+window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work.
+`MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
+them and never lets go, as they own nothing.
 
 Both leave nothing behind: threads end with the reader, and a forked child starts its own.
 """
