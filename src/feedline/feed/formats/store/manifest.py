@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.files import open_regular
 from feedline.feed.formats.store import columns
 
 MANIFEST = "feedline.json"
@@ -123,7 +124,8 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            text = path.read_bytes()
+            with open_regular(path) as opened:
+                text = opened.read()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError(
                 f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"

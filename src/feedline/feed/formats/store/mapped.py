@@ -11,6 +11,7 @@ import mmap
 from typing import Any
 
 from feedline.errors import DataError
+from feedline.feed.formats.files import open_regular
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
@@ -35,7 +36,7 @@ class MappedFile:
 
         self.path, self.size = path, size
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             # One descriptor stays open for each map: Python needs it to ask for the size.
