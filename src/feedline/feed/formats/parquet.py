@@ -221,7 +221,7 @@ class _File:
                 widths = [width for field in self.schema for width in _leaf_widths(field.type)]
         if len(self._sizes.rows) and self._sizes.width != len(self._paths):
             raise self._damaged(
-                f"footer cannot be read: {self._sizes.width} columns in its row groups, {len(self._paths)} in its schema"
+                f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
             )
         if len(widths) != len(self._paths):
             widths = [8] * len(self._paths)  # a type that is laid out in a way not known here, and no stream then
@@ -408,7 +408,7 @@ def _choose(
             with file.telling(f"column {field.name!r}"):
                 column = _infer(file, field)
             if column is not None:
-                if field.name in chosen:
+                if len(file.schema.get_all_field_indices(field.name)) > 1:
                     raise _twice(file, field.name)
                 chosen[field.name] = column
         if not chosen:
