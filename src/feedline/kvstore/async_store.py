@@ -6,7 +6,10 @@ Guarantees beyond `KVStore`'s:
 - each push is applied once by each server that holds a part of its keys, whole or not at all there; a server that dies
   comes back, and what its last snapshot lacks is sent again (see `feedline.kvstore.link` for the limit);
 - a worker that dies stops nobody; what is away for good is a `StoreError` that names it within the timeout;
-- what a server's updater raises reaches the worker that pushed, at this call or a later one: pushes are not waited for.
+- what a server's updater raises reaches the worker that pushed, once, at this call or a later one: pushes are not
+  waited for;
+- Ctrl-C comes out of a call where it waits, and at its end. A push is then made all the same, on all servers: it is
+  kept before anything is waited for, and sent by later calls if need be.
 
 Costs: a message for each server and call, whatever the number of keys. A pushed array is copied once on one host.
 """
@@ -28,6 +31,7 @@ from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.cluster import ADDRESS, SERVERS, SNAPSHOTS, WORKERS, AsyncCluster, Connection, remaining
 from feedline.kvstore.compression import compression
+from feedline.kvstore.interrupts import Held
 from feedline.kvstore.link import Link
 from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.membership import PAUSE, Membership
@@ -279,9 +283,12 @@ class AsyncStore(KVStore):
             rule = self._known_optimizer()
             self._drain(deadline)
             answers = self._everywhere("states", (), deadline)
+            if any(name != rule.name for name, _, _ in answers):
+                raise StoreError(f"expected servers that update by {rule.name}, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
             rule.forget()
-            rule.set_states(whole_states(self._entries.values(), [states for _, _, states in answers], rule))
+            named = [(link.called, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
+            rule.set_states(whole_states(self._entries.values(), named, rule))
             save_states(path, rule, dump_optimizer)
             rule.forget()
 
@@ -309,8 +316,8 @@ class AsyncStore(KVStore):
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[float]:
-        """The lock, an open store, and the moment when patience ends."""
-        with self._lock:
+        """The lock, an open store, and the moment when patience ends; Ctrl-C comes out of waits alone."""
+        with self._lock, Held(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
             yield time.monotonic() + self._timeout
@@ -416,8 +423,11 @@ class AsyncStore(KVStore):
         for server, message in self._packer.messages(groups).items():
             message.layout.write(message.run, message.sources)
             asked = wanted.get(server, [])
-            numbers[server] = self._links[server].push(message.items, message.run.numpy(), asked, deadline)
+            numbers[server] = self._links[server].keep(message.items, message.run.numpy(), asked)
             self._packer.sent(server, message)
+        # Whatever is raised from here on, for a push before this one, it is kept everywhere, and gets there.
+        for server in numbers:
+            self._links[server].flush(deadline)
         return numbers
 
     def _pull(self, outs: Sequence[Group], deadline: float) -> None:
@@ -429,7 +439,8 @@ class AsyncStore(KVStore):
     def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
         """Copy what a server sent to the outs."""
         targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
-        self._packer.layouts(outs)[server].read(received(run), targets)
+        layout = self._packer.layouts(outs)[server]
+        layout.read(received(run, layout.size, self._links[server].called), targets)
 
     def _table(self, entry: Entry, out: Any, ids: Any) -> tuple[Entry, Any, Any, Any]:
         """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
@@ -453,7 +464,8 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in wanted[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            layout.read(received(self._links[server].answered(pull, deadline)), [[place] for place in places])
+            run = self._links[server].answered(pull, deadline)
+            layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
     def _everywhere(self, method: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
         pulls = [(link, link.ask(method, *arguments)) for link in self._links]

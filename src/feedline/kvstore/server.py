@@ -41,6 +41,7 @@ class Greeting(NamedTuple):
         missing: whether the rule is to be sent again.
         generation: of the rule.
         place: host and process.
+        failures: what the updater raised at pushes that the worker has not heard of, with their numbers.
     """
 
     applied: int
@@ -49,6 +50,7 @@ class Greeting(NamedTuple):
     missing: bool
     generation: int
     place: str
+    failures: tuple[tuple[int, Exception], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -110,8 +112,11 @@ class Server:
         wanted: Sequence[Key],
         skip: bool,
         pressing: bool,
+        heard: int = 0,
     ) -> Answer:
         """Take a push, once, and give what is stored afterwards under the ``wanted`` keys.
+
+        Whatever is wrong with it is in the answer: an exception of the call would leave open whether it was taken.
 
         Args:
             worker: its name.
@@ -121,18 +126,25 @@ class Server:
             wanted: keys to pull.
             skip: whether pushes before this one are lost.
             pressing: whether the worker would like a snapshot.
+            heard: number of the last of its pushes of which the worker knows how it went.
         """
-        due = self._shard.due(worker, number, skip)
+        shard = self._shard
+        due = shard.due(worker, number, skip)
         if due is None:
             return Answer(behind=True)
-        failure = None
+        shard.heard(worker, heard)
         if due:
             try:
-                self._shard.take(worker, number, items, run)
+                shard.take(worker, number, items, run)
             except Exception as error:
-                failure = self._portable(error)
+                shard.failures.setdefault(worker, {})[number] = self._portable(error)
             self._consider(pressing)
-        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, self._shard.give(wanted))
+        failure, found = shard.failures.get(worker, {}).get(number), None
+        try:
+            found = shard.give(wanted)
+        except StoreError as error:
+            failure = failure or error
+        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, found)
 
     def pull(self, worker: str, after: int, keys: Sequence[Key]) -> Answer:
         """What is stored, once the worker's push of that number is in it."""
@@ -148,12 +160,14 @@ class Server:
 
     # ---- seldom ---------------------------------------------------------------------------------------------
 
-    def greet(self, worker: str) -> Greeting:
-        """How far the worker has come here."""
+    def greet(self, worker: str, heard: int = 0) -> Greeting:
+        """How far the worker has come here, which knows how its pushes went up to a number."""
         shard = self._shard
         place = f"{socket.gethostname()}, process {os.getpid()}"
         applied, durable = shard.applied.get(worker, 0), self._durable.get(worker, 0)
-        return Greeting(applied, durable, shard.size, shard.missing, shard.generation, place)
+        shard.heard(worker, heard)
+        failures = tuple(sorted(shard.failures.get(worker, {}).items(), key=lambda kept: kept[0]))
+        return Greeting(applied, durable, shard.size, shard.missing, shard.generation, place, failures)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
         """See `Shard`."""

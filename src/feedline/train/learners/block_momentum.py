@@ -86,7 +86,7 @@ class BlockMomentum(Together):
         count = self.ranks.count
         if self._block // count == 0:
             raise ValueError(f"expected a block of at least a sample for each of {count} ranks, got {self._block}")
-        rows = self.ranks.gather(own)
+        rows = self.ranks.gather(own, f"learn by {self.way}")
         update(round(own[0]), rows)
         self._since += round(sum(row[0] for row in rows))
         if self._since >= self._block // count * count:
@@ -114,11 +114,14 @@ class BlockMomentum(Together):
     def settle(self, saving: bool = False) -> None:
         """See `Workers`: agrees on what is left of a block."""
         if self._equal:
-            if self._since:
-                self._agree()
-            if saving and not self._reset:
-                # A checkpoint holds one state of each learner, so all go on from one.
-                self._share_learners()
+            with self.ranks.step():
+                # How much is left of a block is the same everywhere; where it is not, they find out here.
+                self.ranks.agree(f"agree on {self._since} samples of a block{', to save' if saving else ''}")
+                if self._since:
+                    self._agree()
+                if saving and not self._reset:
+                    # A checkpoint holds one state of each learner, so all go on from one.
+                    self._share_learners()
         super().settle(saving)
 
     def _make_equal(self) -> None:

@@ -1,6 +1,8 @@
 """What the ways of learning together share: when ranks begin to, how they tell each other, and that they stay equal.
 
-All ranks step equally often; a rank that has nothing, or whose source has ended, takes part with nothing. Until
+All ranks step equally often; a rank that has nothing, or whose source has ended, takes part with nothing. A step is
+made on all ranks or on none: Ctrl-C waits for its end, and a rank that leaves one in the middle all the same (by a
+second Ctrl-C, or an error of its own) has to be started again, with all others, who are told. Until
 ``distributed_after`` label samples every rank learns from the same whole minibatches. From there on each learns from
 its part: parameters, buffers and learners' states are first made those of rank 0, so nobody has to begin equal.
 
@@ -94,12 +96,16 @@ class Together(ABC):
 
     def learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
         """See `Workers`."""
+        with self.ranks.step():
+            return self._learn_in_step(own, update)
+
+    def _learn_in_step(self, own: Sequence[float], update: Update) -> list[list[float]]:
         seen = self._learners[0].samples
         if self.apart(seen):
             if not self._equal:
                 self._make_equal()
             return self._learn(own, update)
-        rows = self.ranks.gather([*own, float(seen)])
+        rows = self.ranks.gather([*own, float(seen)], "learn from the same minibatches")
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
             got = ", ".join(f"rank {r}: {row[0]:.0f} after {row[-1]:.0f}" for r, row in enumerate(rows))
             raise StoreError(
@@ -119,7 +125,8 @@ class Together(ABC):
         if self._learners and self._equal:
             assert self._model is not None
             # Running statistics of layers are each rank's own: rank 0's are the ones that count.
-            self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
+            with self.ranks.step():
+                self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 
     def _make_equal(self) -> None:
         """Let everybody have what rank 0 has."""
