@@ -150,7 +150,7 @@ def test_a_missing_file_says_so(tmp_path, caplog):
     other = tmp_path / "checkpoint-000000000000009"
     other.mkdir()
     (other / STATE).write_text(json.dumps({"feedline": 99}))
-    with pytest.raises(fl.StateError, match="version 1"):
+    with pytest.raises(fl.StateError, match="version 2"):
         load(other)
 
 

@@ -17,7 +17,6 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.checkpoint import Checkpoints
-from feedline.train.ranks import rank
 from feedline.train.session import TrainingSession
 from feedline.train.trainer import Summary, uncompiled
 
@@ -140,15 +139,19 @@ class KeepBest:
         value = _value(self.watch, training, validation)
         if _better(value, self.best):
             self.best = value
-            if rank() == 0:
+            if run.ranks.rank == 0:
                 self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
-            if run.trainer.workers is not None:
-                run.trainer.workers.ranks.barrier()  # nobody goes on to read it before it is there
+            run.ranks.barrier()  # nobody goes on to read it before it is there
 
     @property
     def folder(self) -> Path:
         """Where it is kept."""
         return self._checkpoints.folder
+
+    @property
+    def own_folder(self) -> Path:
+        """Where no other session may write."""
+        return self.folder
 
     def restore(self, model: torch.nn.Module) -> float:
         """Load the best model's tensors into ``model``; returns the value it had.
