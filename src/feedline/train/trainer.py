@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from feedline.data import Minibatch
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.train.learners import Learner
 from feedline.train.learners.base import Workers
 from feedline.train.ranks import Ranks
@@ -361,9 +361,17 @@ class Trainer:
         """Go on from a state.
 
         Raises:
-            StateError: it is of other learners, or of a model with other tensors.
+            StateError: it is of other learners, or of a model with other tensors. Nothing has changed then.
         """
-        saved = [len(state["learners"]), sorted(n for n in tensors if n.startswith("model/"))]
+        try:
+            learners, training, workers = list(state["learners"]), state["training"], state["workers"]
+            if type(training) is not bool or not isinstance(workers, Mapping):
+                raise TypeError(f"training {shown(training, 40)}, workers {shown(workers, 40)}")
+            if not all(isinstance(own, Mapping) for own in learners):
+                raise TypeError(f"learners {shown(learners, 80)}")
+        except (KeyError, TypeError) as error:
+            raise StateError(f"expected learners, training and workers in a trainer's state: {error!r}") from error
+        saved = [len(learners), sorted(n for n in tensors if n.startswith("model/"))]
         current = [len(self.learners), sorted(f"model/{n}" for n in _tensors(self.model))]
         if saved != current:
             raise StateError(
@@ -371,29 +379,71 @@ class Trainer:
                 saved={"learners": saved[0], "model": saved[1]},
                 current={"learners": current[0], "model": current[1]},
             )
-        try:
-            uncompiled(self.model).load_state_dict(
-                {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
-            )
-        except RuntimeError as error:
-            raise StateError(f"expected the state of the same model: {error}") from error
-        for i, (learner, own) in enumerate(zip(self.learners, state["learners"], strict=True)):
-            prefix = f"learner{i}/"
-            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            learner.load_state_dict({**own, "tensors": mine})
-        self._load_workers(tensors, state["workers"])
-        if self.model.training != state["training"]:
-            self.model.train(state["training"])
-
-    def _load_workers(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        own_model = _under("model/", tensors)
+        check_model(self.model, own_model)
+        loads = [
+            learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
+            for i, (learner, own) in enumerate(zip(self.learners, learners, strict=True))
+        ]
         if self._workers is not None:
-            mine = {n.removeprefix("workers/"): t for n, t in tensors.items() if n.startswith("workers/")}
-            self._workers.load_state_dict({**state, "tensors": mine} if state else {})
-        elif state:
+            loads.append(self._workers.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
+        elif workers:
             raise StateError(
-                "expected the state of a trainer that learns alone", saved={"workers": state["way"]}, current={}
+                "expected the state of a trainer that learns alone", saved={"workers": workers.get("way")}, current={}
             )
+        load_model(self.model, own_model)
+        for load in loads:
+            load()
         self._own_sweeps = self.learners[0].sweeps
+        if self.model.training != training:
+            self.model.train(training)
+
+
+def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Whether tensors have the shapes that a model's have; modules that load in a way of their own decide themselves.
+
+    Raises:
+        StateError: they have not; `torch.nn.Module.load_state_dict` would have changed others before it found out.
+    """
+    plain, current = uncompiled(model), _tensors(model)
+    own = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in plain.named_modules(remove_duplicate=False)
+        for name in (*module._parameters, *module._buffers)
+        if not module._load_state_dict_pre_hooks and _loads_plainly(module)
+    }
+    for name in sorted(own & current.keys() & tensors.keys()):
+        mine = current[name]
+        if not torch.nn.parameter.is_lazy(mine) and mine.shape != tensors[name].shape:
+            raise StateError(
+                f"expected the state of the same model, got another shape of `{name}`",
+                saved={"shape": tuple(tensors[name].shape)},
+                current={"shape": tuple(mine.shape)},
+            )
+
+
+def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Load a model's tensors.
+
+    Raises:
+        StateError: they are not those of this model.
+    """
+    try:
+        uncompiled(model).load_state_dict(tensors)
+    except RuntimeError as error:
+        raise StateError(f"expected the state of the same model: {error}") from error
+
+
+def _loads_plainly(module: torch.nn.Module) -> bool:
+    return any(
+        "_load_from_state_dict" in vars(kind) and kind.__module__.startswith("torch.nn.modules.")
+        for kind in type(module).__mro__
+        if "_load_from_state_dict" in vars(kind)
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _check_one_each(what: str, numbers: Any) -> None:
