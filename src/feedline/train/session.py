@@ -549,7 +549,9 @@ class TrainingSession:
         try:
             self._go_to(found)
         except StateError as error:
-            trouble = error
+            what = f"the run cannot go on from {found.path}: {error.what}"
+            trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
+            trouble.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             trouble = StateError(f"expected a session's checkpoint in {found.path}, it does not fit: {error!r}")
             trouble.__cause__ = error
