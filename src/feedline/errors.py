@@ -20,6 +20,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def shown(value: object, most: int | None = None) -> str:
+    """A value for an error's text, cut to ``most`` characters; whatever a damaged file has made of it."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested deeply, or an int of thousands of digits
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
+
+
 class FeedlineError(Exception):
     """Base of all exceptions that feedline raises about data, states, workers and peers."""
 
@@ -107,8 +116,8 @@ class StateError(FeedlineError):
             keys = sorted(self.saved.keys() | self.current.keys())
             width = max(len(k) for k in keys)
             for key in keys:
-                lines.append(f"  {key:<{width}}  saved:   {self.saved.get(key)!r}")
-                lines.append(f"  {'':<{width}}  current: {self.current.get(key)!r}")
+                lines.append(f"  {key:<{width}}  saved:   {shown(self.saved.get(key))}")
+                lines.append(f"  {'':<{width}}  current: {shown(self.current.get(key))}")
         if hint:
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))

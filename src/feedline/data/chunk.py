@@ -124,7 +124,7 @@ class Chunk:
         """The sequences ``start:stop`` as a chunk over the same arrays."""
         values = {name: value.slice(start, stop) for name, value in self.values.items()}
         errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
-        return Chunk(self.schema, values, errors, self.seals)
+        return Chunk(self.schema, values, errors, seals=self.seals)
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
+from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
@@ -202,8 +203,8 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
-                damaged.
+            StateError: the default partition has changed since the first read, or a loaded state names a place or
+                lanes that are not there, of a corpus whose chunks tell their sizes only when read.
             ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
         """
         if type(size) is not int or size < 1:
@@ -294,7 +295,10 @@ class MinibatchSource:
         axis = self._axis
         if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
             return None
-        cursor = axis.at(place.position, place.fingerprint)
+        try:
+            cursor = axis.at(place.position, place.fingerprint)
+        except IndexError as error:  # of a corpus whose windows have to be read to know how long they are
+            raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
         return cursor
@@ -340,8 +344,8 @@ class MinibatchSource:
             assert samples is not None
             if isinstance(self._timeline, UnsizedOrder):
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
-            if samples < 0:
-                raise IndexError(f"expected samples >= 0, got {samples}")
+            if not 0 <= samples <= states.LARGEST:
+                raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
             states.check_position(self._timeline, position)
@@ -382,6 +386,8 @@ class MinibatchSource:
             StateError: the state does not fit; the source stays where it was.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated)
+        if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
+            self._cursor_at(place)  # finds each sequence, and reads nothing
         if verify:
             states.verify(Axis(self._timeline, self._axis.lengths), place)
         self._jump(place)

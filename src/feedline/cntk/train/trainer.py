@@ -298,7 +298,7 @@ class Trainer:
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
                 self.modern.model.carry_on(carried)
-            restore_random_state(state["random"])
+            restore_random_state(state["random"], rank())
         self._last = NOTHING
         external: dict[str, Any] = _unflat(state["external"], tensors)
         return external

@@ -18,7 +18,7 @@ Costs: an exchange of a few numbers each step, the parameters' bytes once a bloc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -134,20 +134,26 @@ class BlockMomentum(Together):
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """See `Workers`."""
-        self._equal, self._since = False, 0
         tensors = state.get("tensors", {})
-        if state.get("way") != self.way or len(tensors) != len(self._velocity):
+        names = [f"velocity {i}" for i in range(len(self._velocity))]
+        if state.get("way") != self.way or sorted(tensors) != sorted(names):
             raise StateError(
                 "expected the state of learning by block momentum, over as many parameters",
                 saved={"workers": state.get("way"), "tensors": len(tensors)},
                 current={"workers": self.way, "tensors": len(self._velocity)},
             )
-        self._velocity = [
-            copied(f"velocity {i}", tensors[f"velocity {i}"], parameter, parameter.dtype)
-            for i, parameter in enumerate(self.parameters)
+        velocity = [
+            copied(name, tensors[name], parameter, parameter.dtype)
+            for name, parameter in zip(names, self.parameters, strict=True)
         ]
+
+        def load() -> None:
+            self._part()
+            self._since, self._velocity = 0, velocity
+
+        return load
 
 
 def block_momentum(

@@ -156,18 +156,26 @@ class Together(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Workers`."""
+        self.checked(state)()
+
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """See `Workers`.
 
         Raises:
             StateError: it is of another way of learning together.
         """
-        self._equal = False
         if state:
             raise StateError(
                 "expected a state without one of learning together",
-                saved={"workers": state.get("way")},
+                saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
                 current={"workers": self.way},
             )
+        return self._part
+
+    def _part(self) -> None:
+        """Before the next update everybody gets what rank 0 has."""
+        self._equal = False
 
 
 def check_dense(parameters: Sequence[torch.Tensor]) -> None:

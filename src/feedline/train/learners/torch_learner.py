@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.train.learners.base import Batch, Learner, Step
 from feedline.train.schedules import Schedule, Values
+
+#: What torch's own optimizers keep in the shape of a parameter.
+_ADAM, _OTHERS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf"}, {"momentum_buffer", "ax", "prev", "step_size"}
+_SHAPED = frozenset(_ADAM | _OTHERS | {"square_avg", "grad_avg", "acc_delta", "sum"})
 
 
 class TorchLearner(Learner):
@@ -104,14 +108,46 @@ class TorchLearner(Learner):
         groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
         return tensors, {"state": state, "groups": groups}
 
-    def _restore(self, tensors: Mapping[str, torch.Tensor], own: Any) -> None:
+    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
         try:
             state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
             groups = [_unflat(group, tensors) for group in own["groups"]]
-            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r}") from error
+            self._check_groups(groups)
+            for place, held in state.items():
+                self._check_kept(self._list[place], held)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r:.300}") from error
+
+        def restore() -> None:
+            try:
+                self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r:.300}") from error
+
+        return restore
+
+    def _check_groups(self, groups: list[Any]) -> None:
+        """ValueError unless they are as many as the optimizer's, with options of the same kinds of values."""
+        current = self.optimizer.state_dict()["param_groups"]
+        if len(groups) != len(current):
+            raise ValueError(f"{len(groups)} groups of parameters, expected {len(current)}")
+        for saved, own in zip(groups, current, strict=True):
+            if saved["params"] != own["params"]:
+                raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {own['params']}")
+            # Versions of torch differ in options; those that are missing are set to what they were before.
+            for key in saved.keys() & own.keys() | {"lr"}:
+                if not _alike(saved[key], own[key]):
+                    raise ValueError(
+                        f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(own[key], 40)}"
+                    )
+
+    def _check_kept(self, parameter: torch.Tensor, held: Any) -> None:
+        """ValueError unless it is a mapping of text, with tensors of shapes that can be known."""
+        known = type(self.optimizer).__module__.startswith("torch.optim")
+        for name, value in held.items():
+            if known and name in _SHAPED and isinstance(value, torch.Tensor) and value.shape != parameter.shape:
+                raise ValueError(f"`{name}` of shape {tuple(value.shape)}, expected {tuple(parameter.shape)}")
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -150,5 +186,17 @@ def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tensors[held].clone()
     if kind == "mapping":
         return {key: _unflat(item, tensors) for key, item in held.items()}
+    if kind not in ("list", "tuple"):
+        raise ValueError(f"expected a tensor, mapping, list or tuple, got {shown(kind, 40)}")
     items = [_unflat(item, tensors) for item in held]
     return items if kind == "list" else tuple(items)
+
+
+def _alike(saved: Any, own: Any) -> bool:
+    """Whether a saved option is of the kind of the optimizer's own."""
+    if isinstance(own, (list, tuple)):
+        return type(saved) is type(own) and len(saved) == len(own) and all(map(_alike, saved, own))
+    numbers = (int, float, torch.Tensor)
+    if isinstance(own, numbers) and not isinstance(own, bool):
+        return isinstance(saved, numbers) and not isinstance(saved, bool)
+    return own is None or saved is None or type(saved) is type(own)
