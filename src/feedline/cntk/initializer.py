@@ -1,6 +1,6 @@
 """`cntk.initializer`: first values of parameters, by CNTK's rules for fan-in and fan-out, from torch's generators.
 
-Distributions are CNTK's, random streams are not: the same seed gives other numbers here.
+Distributions and seeds are CNTK's, see `cntk._seeds`; random streams are not: the same seed gives other numbers here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from feedline.cntk._seeds import seeds
 
 __all__ = [
     "bilinear",
@@ -32,7 +34,7 @@ class Initializer:
         draw: ``draw(tensor, fan_in, fan_out, generator)`` fills a torch tensor in place.
         output_rank: how many of the last axes are outputs; negative: of the first ones, as convolution kernels have it.
         filter_rank: how many axes, from the end, are a window of a convolution.
-        seed: of a generator of its own at each fill; None: torch's global one.
+        seed: of a generator of its own at each fill; None: each parameter takes one when it is made.
     """
 
     def __init__(
@@ -48,12 +50,16 @@ class Initializer:
         """A tensor of this shape, float32."""
         import torch
 
-        generator = None
-        if self.seed is not None:
-            generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(seeds.next() if self.seed is None else self.seed)
         tensor = torch.empty(shape)
         self.draw(tensor, *fans(shape, self.output_rank, self.filter_rank), generator)
         return tensor
+
+    def seeded(self) -> Initializer:
+        """The same for one parameter, which is filled alike however often."""
+        if self.seed is not None:
+            return self
+        return Initializer(self.draw, self.output_rank, self.filter_rank, seeds.next())
 
 
 def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | None) -> tuple[float, float]:
