@@ -262,9 +262,12 @@ def test_normalisations():
         _, found = b.forward({x: data})
         mean, variance = data.mean(over, keepdims=True), data.var(over, keepdims=True)
         close(found[b.output], (data - mean) / np.sqrt(variance + 1e-5), rtol=1e-4)
-        close(b.eval({x: data}), (data - mean) / np.sqrt(variance + 1e-5), rtol=1e-4)
+        # Later by the unbiased estimate of the variance.
+        unbiased = data.var(over, keepdims=True, ddof=1)
+        close(b.eval({x: data}), (data - mean) / np.sqrt(unbiased + 1e-5), rtol=1e-4)
         statistics = {c.name: c.value for c in b.constants if c.name}
         close(statistics["aggregate_mean"], mean.squeeze())
+        close(statistics["aggregate_variance"], unbiased.squeeze())
         assert statistics["aggregate_count"] == 5
 
 

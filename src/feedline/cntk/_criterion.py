@@ -97,6 +97,11 @@ def _metric(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
     return results[1]
 
 
+def outputs_of(part: Function | Variable) -> list[Variable]:
+    """Outputs of a function; a variable is its own."""
+    return list(part.outputs) if isinstance(part, Function) else [part]
+
+
 def functions_of(criterion: Any) -> tuple[Any, Any] | None:
     """(loss, metric or None) of a criterion of functions; None for any other.
 
@@ -106,7 +111,7 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
     parts = list(criterion) if isinstance(criterion, (tuple, list)) else [criterion]
     if not parts or not all(part is None or isinstance(part, (Function, Variable)) for part in parts):
         return None
-    nodes = [v for part in parts if part is not None for v in (part.outputs if isinstance(part, Function) else [part])]
+    nodes = [v for part in parts if part is not None for v in outputs_of(part)]
     if len(nodes) not in (1, 2):
         raise ValueError(f"expected a loss, or a loss and a metric, as criterion, got {len(nodes)} outputs")
     if len(parts) == len(nodes):
