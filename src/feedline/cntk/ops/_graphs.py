@@ -98,6 +98,8 @@ def eval(op: Any, arguments: Any = None) -> Any:
 def assign(ref: Any, input: Any, name: str = "") -> Function:
     """Sets a parameter or constant whenever it is run; gives the new value, through which no gradient flows.
 
+    What else reads the parameter or constant in the same run reads the value from before.
+
     Raises:
         ValueError: no parameter, or a value along the batch.
     """

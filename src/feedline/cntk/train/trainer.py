@@ -204,7 +204,7 @@ class Trainer:
         return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """The average metric of a minibatch; NaN if it is empty. See `train_minibatch`.
+        """The average metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
 
         Raises:
             ValueError: there is no metric.
