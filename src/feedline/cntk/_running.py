@@ -9,6 +9,8 @@ import numpy as np
 
 from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
 from feedline.data import Value as Packed
@@ -23,8 +25,20 @@ class Runs(Operand):
         """What it is applied to."""
         raise NotImplementedError
 
-    _roots: list[Node]
+    _held: list[Node]
     _networks: dict[tuple[Node, ...], Any]
+    _seen: int
+
+    @property
+    def _roots(self) -> list[Node]:
+        """Its outputs, as they are now."""
+        if self._seen != replacements():
+            self._roots = present(self._held)
+        return self._held
+
+    @_roots.setter
+    def _roots(self, roots: list[Node]) -> None:
+        self._held, self._seen, self._networks = roots, replacements(), {}
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
         """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present
 from feedline.cntk.axis import Axis
 from feedline.graph import Node, Weights
 from feedline.graph.node import input_node, parameter_node, placeholder_node
@@ -162,11 +164,13 @@ class Variable(Operand):
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:
-        self._node, self._needs_gradient = node, needs_gradient
+        self._node, self._needs_gradient, self._seen = node, needs_gradient, replacements()
 
     @property
     def node(self) -> Node:
         """In the graph."""
+        if self._seen != replacements():
+            (self._node,), self._seen = present([self._node]), replacements()
         return self._node
 
     @property
@@ -254,7 +258,8 @@ class Variable(Operand):
         return self.node is other.node if isinstance(other, Variable) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.node)
+        # Stays when placeholders below it are replaced.
+        return hash(self._node.uid)
 
     def __repr__(self) -> str:
         kind = self.node.op.capitalize() if self.node.is_leaf else "Output"
