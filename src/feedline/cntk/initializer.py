@@ -14,6 +14,9 @@ import numpy as np
 from feedline.cntk._seeds import seeds
 
 __all__ = [
+    "DefaultParamInitScale",
+    "SentinelValueForAutoSelectRandomSeed",
+    "SentinelValueForInferParamInitRank",
     "bilinear",
     "glorot_normal",
     "glorot_uniform",
@@ -25,6 +28,11 @@ __all__ = [
     "uniform",
     "xavier",
 ]
+
+# CNTK's words for what is not given.
+SentinelValueForAutoSelectRandomSeed = 2**64 - 3
+SentinelValueForInferParamInitRank = 2**31 - 1
+DefaultParamInitScale = 1
 
 
 class Initializer:
@@ -44,7 +52,8 @@ class Initializer:
         filter_rank: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self.draw, self.output_rank, self.filter_rank, self.seed = draw, output_rank, filter_rank, seed
+        self.draw, self.output_rank, self.filter_rank = draw, output_rank, filter_rank
+        self.seed = None if seed == SentinelValueForAutoSelectRandomSeed else seed
 
     def __call__(self, shape: tuple[int, ...]) -> Any:
         """A tensor of this shape, float32."""
@@ -64,7 +73,9 @@ class Initializer:
 
 def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | None) -> tuple[float, float]:
     """Inputs and outputs of one unit: the window counts for both."""
-    window_rank = filter_rank or 0
+    if output_rank == SentinelValueForInferParamInitRank:
+        output_rank = None
+    window_rank = 0 if filter_rank in (None, SentinelValueForInferParamInitRank) else filter_rank
     own, window = shape[: len(shape) - window_rank], math.prod(shape[len(shape) - window_rank :])
     out_rank = 1 if output_rank is None else output_rank
     if abs(out_rank) > len(own):
