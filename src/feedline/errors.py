@@ -8,7 +8,7 @@
     ├── StateError      a saved state does not fit (saved and current, side by side)
     ├── WorkerError     a worker died; the original traceback is the cause
     ├── StoreError      a peer of the key-value store is gone or disagrees (key, rank)
-    └── CompatError     an old call has no modern meaning (old and modern spelling)
+    └── CompatError     an old call has no modern meaning (old and modern spelling); an AttributeError too
 
 Every message says what was expected, what came, where, and what to do next. A wrong argument of a call is a
 ``ValueError`` or ``TypeError``, as everywhere in Python; these classes are for data, states and peers.
@@ -158,5 +158,8 @@ class StoreError(FeedlineError):
         self.ranks = tuple(ranks)
 
 
-class CompatError(FeedlineError):
-    """An old CNTK or MXNet call has no modern meaning here; names the old and the modern spelling."""
+class CompatError(FeedlineError, AttributeError):
+    """An old CNTK or MXNet call has no modern meaning here; names the old and the modern spelling.
+
+    An ``AttributeError`` too: old scripts ask ``hasattr(cntk, name)``, or take ``getattr``'s default.
+    """

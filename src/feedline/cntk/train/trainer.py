@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
-from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
+from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of, outputs_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk._running import handed
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
+from feedline.cntk.train._first_version import in_present_order
+from feedline.cntk.variables import Variable
 from feedline.errors import CompatError, StateError
 from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
@@ -26,7 +28,7 @@ from feedline.train.trainer import Trainer as Modern
 
 __all__ = ["Trainer"]
 
-_FORMAT, _VERSION = "feedline.cntk.Trainer", 1
+_FORMAT, _VERSION, _FIRST = "feedline.cntk.Trainer", 2, 1
 
 
 class Trainer:
@@ -202,7 +204,7 @@ class Trainer:
         return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """The average metric of a minibatch; NaN if it is empty. See `train_minibatch`.
+        """The average metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
 
         Raises:
             ValueError: there is no metric.
@@ -280,6 +282,11 @@ class Trainer:
             replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
         replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
+    def _roots(self) -> list[Node]:
+        """Of the model and of what is asked of it, as far as they are functions."""
+        parts = [self._model, *self._functions]
+        return [v.node for part in parts if isinstance(part, (Function, Variable)) for v in outputs_of(part)]
+
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
         """Go on from ``<filename>.ckp``; learning rates follow the schedule that is in it.
 
@@ -294,7 +301,10 @@ class Trainer:
             saved_state(path)
             tensors, state = load_tensors(path)
             own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
-            self.modern.load_state_dict(own, state["trainer"])
+            trainer = state["trainer"]
+            if state["version"] == _FIRST:
+                own, trainer = in_present_order(own, trainer, self._learners, self._roots())
+            self.modern.load_state_dict(own, trainer)
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
                 self.modern.model.carry_on(carried)
@@ -312,7 +322,7 @@ def saved_state(path: Path) -> dict[str, Any]:
     """
     state = load_state(path)
     expected, found = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
-    if found != expected:
+    if found not in (expected, {**expected, "version": _FIRST}):
         raise StateError(f"expected a checkpoint of feedline.cntk in {path}", saved=found, current=expected)
     return state
 
