@@ -1,0 +1,30 @@
+"""What a scenario is: a name, what it asks, and how one case of it goes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from tests.torture.case import Case
+
+
+class Scenario(ABC):
+    """One way of making life hard; see the package.
+
+    Attributes:
+        name: in the table and on the command line.
+        asks: the question, in one line.
+        seconds: after which a case is a hang. Many times what one takes on a busy machine.
+    """
+
+    name: ClassVar[str]
+    asks: ClassVar[str]
+    seconds: ClassVar[float] = 60.0
+
+    def missing(self) -> str | None:
+        """What this machine lacks for it; None: nothing."""
+        return None
+
+    @abstractmethod
+    def run(self, case: Case) -> None:
+        """One case, in a process and a folder of its own."""
