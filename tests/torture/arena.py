@@ -18,6 +18,7 @@ import signal
 import tempfile
 import time
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,14 @@ class Arena:
     """
 
     def __init__(self, work: Path, data: Path, seed: int, keep: bool = False) -> None:
-        self.work, self.data, self.seed, self.keep = work, data, seed, keep
+        self.work, self.data, self.seed, self.keep = work / str(os.getpid()), data, seed, keep
+        self.work.mkdir()
         _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
         self.private = own_mounts() and mount_memory(Path("/dev/shm"), "256m")
+        if self.private and not keep:
+            mount_memory(
+                self.work, "1g"
+            )  # nobody needs the cases' files after the case, and a disk would be waited for
 
     def run(self, scenario: Scenario, number: int) -> Outcome:
         """One case, to its end or the end of its time."""
@@ -91,7 +97,8 @@ class Arena:
             outcome.failures.append(("left over", f"in /dev/shm: {sorted(left)[:5]}"))
             for entry in left:
                 (Path("/dev/shm") / entry).unlink(missing_ok=True)
-        if left := sorted(path.name for path in (folder / "tmp").iterdir()):
+        left_files = sorted(path.name for path in (folder / "tmp").iterdir())
+        if left := [name for name in left_files if not any(fnmatch(name, one) for one in scenario.leaves)]:
             outcome.failures.append(("left over", f"temporary files: {left[:5]}"))
         if not (self.keep and outcome.failures):
             shutil.rmtree(folder, ignore_errors=True)

@@ -90,14 +90,15 @@ class Case:
         Args:
             what: for the report.
             call: is tried.
-            allowed: exceptions that are a promised answer; None: those of feedline.
+            allowed: exceptions that are a promised answer; None: those of feedline; empty: none.
         """
         from feedline.errors import FeedlineError
 
+        promised = (FeedlineError,) if allowed is None else allowed
         self.doing(what)
         try:
             return call()
-        except allowed or (FeedlineError,) as error:
+        except promised as error:
             self.tally("refused")
             return Refused(error)
         except WrongError as error:

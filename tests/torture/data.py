@@ -213,6 +213,8 @@ class Walk(fl.UserMinibatchSource):
         return {"next": self.next}
 
     def restore_from_checkpoint(self, state: dict[str, int]) -> None:
+        if type(state["next"]) is not int or not 0 <= state["next"] <= self.end:
+            raise ValueError(f"expected 0 <= next <= {self.end}, got {state['next']!r}")
         self.next = state["next"]
 
 

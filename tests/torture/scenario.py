@@ -14,11 +14,13 @@ class Scenario(ABC):
     Attributes:
         name: in the table and on the command line.
         asks: the question, in one line.
+        leaves: patterns of temporary files that a kill may leave, for reasons that the scenario tells.
         seconds: after which a case is a hang. Many times what one takes on a busy machine.
     """
 
     name: ClassVar[str]
     asks: ClassVar[str]
+    leaves: ClassVar[tuple[str, ...]] = ()
     seconds: ClassVar[float] = 60.0
 
     def missing(self) -> str | None:

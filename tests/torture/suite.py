@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tests.torture import data
 from tests.torture.arena import Arena, Outcome, die_with_parent
 from tests.torture.case import COUNTERS
 from tests.torture.scenario import Scenario
@@ -96,7 +95,7 @@ class Suite:
     def _run(self, what: Callable[[Arena, int, Callable[[Outcome], None]], None], jobs: int) -> dict[str, Row]:
         work = Path(tempfile.mkdtemp(prefix="feedline-torture-"))
         try:
-            _in_child(lambda: data.build(work / "data"))
+            _in_child(lambda: prepare(work / "data"))
             self._runners(work, what, jobs)
         finally:
             if not self.keep:
@@ -189,6 +188,14 @@ class Suite:
 
     def _say(self, text: str) -> None:
         print(text, file=self.out, flush=True)
+
+
+def prepare(folder: Path) -> None:
+    """What all cases take: corpora, a training that was left alone, and one that was stopped."""
+    from tests.torture import data, training
+
+    data.build(folder)
+    training.prepare(folder)
 
 
 def _runner(

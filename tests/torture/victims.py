@@ -71,6 +71,7 @@ class Ended:
         result: what its program returned, if it came to that.
         error: what its program raised, in words.
         promised: that was an exception of feedline.
+        kind: its class.
         hit: the interference came before the end.
         seconds: it took.
         operations: file operations it did.
@@ -79,7 +80,8 @@ class Ended:
     code: int
     result: Any
     error: str | None
-    promised: bool
+    promised: bool | None
+    kind: str | None
     hit: bool
     seconds: float
     operations: int
@@ -119,11 +121,15 @@ class Victim:
             try:
                 answer = {"result": program(*arguments)}
             except KeyboardInterrupt:
-                answer = {"error": "KeyboardInterrupt", "promised": True}
+                answer = {"error": "KeyboardInterrupt", "promised": True, "kind": "KeyboardInterrupt"}
             except BaseException as error:
                 from feedline.errors import FeedlineError
 
-                answer = {"error": told(error), "promised": isinstance(error, FeedlineError)}
+                answer = {
+                    "error": told(error),
+                    "promised": isinstance(error, FeedlineError),
+                    "kind": type(error).__name__,
+                }
             with os.fdopen(writing, "w") as file:
                 json.dump(answer, file)
         finally:
@@ -173,7 +179,7 @@ class Victim:
         answered, text = self._answer(seconds)
         if not select.select([over], [], [], seconds if answered else 0.0)[0]:
             stacks(self.pid)
-            self._case.fail("hangs", f"{self._told()} did not end within {seconds:g} s")
+            self._case.fail("hangs", f"{self.told()} did not end within {seconds:g} s")
             for child in children(self.pid):
                 os.kill(child, signal.SIGKILL)
             os.kill(self.pid, signal.SIGKILL)
@@ -190,10 +196,9 @@ class Victim:
             hit = operations >= instant.operation
         allowed = {0} if instant is None or not hit else {0, -instant.signum, -signal.SIGKILL}
         if code not in allowed:
-            self._case.fail("crashes", f"{self._told()} ended with {signal_name(code)}")
-        return Ended(
-            code, answer.get("result"), answer.get("error"), bool(answer.get("promised")), hit, took, operations
-        )
+            self._case.fail("crashes", f"{self.told()} ended with {signal_name(code)}")
+        told_ = (answer.get(key) for key in ("result", "error", "promised", "kind"))
+        return Ended(code, *told_, hit, took, operations)
 
     def _answer(self, seconds: float) -> tuple[bool, bytes]:
         """What it writes until it, or whoever holds its pipe, ends; and whether that was in time."""
@@ -215,7 +220,8 @@ class Victim:
             os.close(over)
             os.close(self._reading)
 
-    def _told(self) -> str:
+    def told(self) -> str:
+        """Which one, for people."""
         return "a victim" if self._instant is None else f"a victim of {self._instant}"
 
 

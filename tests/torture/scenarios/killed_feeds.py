@@ -42,7 +42,7 @@ class KilledFeeds(Scenario):
             if ended.error is not None and not ended.hit:
                 case.fail("lost" if ended.promised else "foreign", f"{kind}: {ended.error}")
             elif ended.error is not None and ended.error != "KeyboardInterrupt":
-                case.fail("foreign", f"{kind}, interrupted by {victim._instant}: {ended.error}")
+                case.fail("foreign", f"{kind}, interrupted by {victim.told()}: {ended.error}")
             elif not ended.hit and ended.error is None:
                 break
         run(case, f"going on with {kind}", deliver, kind, corpus, order, path, case.rng.random())
