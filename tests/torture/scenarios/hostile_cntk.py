@@ -21,6 +21,9 @@ class HostileCNTK(Hostile):
     def allowed(self) -> tuple[type[BaseException], ...]:
         return (FeedlineError, ValueError, TypeError, RuntimeError)
 
+    def original(self, case: Case) -> Callable[[], Any]:
+        return lambda: _use(_source(_config(case)))
+
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         if case.rng.random() < 0.5:
             config, how = hostile.tree(case.rng, _config(case))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import feedline as fl
@@ -23,6 +24,10 @@ class HostileIndex(Hostile):
 
     name = "hostile-index"
     asks = "does an index that was made to do harm crash whoever opens the text?"
+
+    def original(self, case: Case) -> Callable[[], Any]:
+        shutil.copytree(case.data / "few", case.folder / "few")
+        return lambda: _read(case.folder / "few", True)
 
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         import numpy as np
@@ -59,11 +64,10 @@ class HostileIndex(Hostile):
             at += n
         content[:_BYTES] = head._replace(table_crc=_native.crc32c(table)).pack()
         path.write_bytes(content)
-        verify = rng.random() < 0.5
+        shuffle = rng.random() < 0.5
+        return "; ".join(said), lambda: _read(folder, shuffle)
 
-        def parse() -> None:
-            source = fl.MinibatchSource(data.open_ctf(folder), shuffle=verify, max_sweeps=1)
-            for minibatch in source.minibatches(100):
-                dict(minibatch.items())
 
-        return "; ".join(said), parse
+def _read(folder: Path, shuffle: bool) -> None:
+    for minibatch in fl.MinibatchSource(data.open_ctf(folder), shuffle=shuffle, max_sweeps=1).minibatches(100):
+        dict(minibatch.items())

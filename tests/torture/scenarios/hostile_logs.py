@@ -26,6 +26,10 @@ class HostileLogs(Hostile):
                 line = {"sequence": i, "path": "a.ctf", "line": i, "byte": 9 * i, "stream": "x", "reason": "planted"}
                 file.write(json.dumps(line) + "\n")
 
+    def original(self, case: Case) -> Callable[[], Any]:
+        shutil.copy(case.data / "run" / "run.jsonl", case.folder / "run.jsonl")
+        return lambda: fl.report(case.folder)
+
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         rng, folder = case.rng, case.folder / str(k)
         folder.mkdir()

@@ -28,6 +28,17 @@ class HostileStates(Hostile):
     def allowed(self) -> tuple[type[BaseException], ...]:
         return (StateError,)
 
+    def original(self, case: Case) -> Callable[[], Any]:
+        def load() -> None:
+            for kind in KINDS[:-2]:
+                feed, step, rest = _feed(kind, case)
+                step(feed)
+                fresh, _, _ = _feed(kind, case)
+                fresh.load_state_dict(feed.state_dict())
+                rest(fresh)
+
+        return load
+
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         kind = case.rng.choice(KINDS)
         if kind == "session":
@@ -117,11 +128,8 @@ def _feed(kind: str, case: Case) -> tuple[Any, Callable[[Any], None], Callable[[
             batches = iter(loader)
             next(batches), next(batches)
 
-        return (
-            fl.DataLoader(list(range(50)), batch_size=7, shuffle=True, seed=5),
-            step,
-            lambda loader: next(iter(loader)),
-        )
+        loader = fl.DataLoader(list(range(50)), batch_size=7, shuffle=True, seed=5)
+        return loader, step, lambda loader: next(iter(loader))
     if kind == "source":
         feed: Any = data.Walk(data.FEW, 2)
     elif kind == "lanes":

@@ -24,9 +24,10 @@ class HostileSymbols(Hostile):
 
         return (MXNetError,)
 
-    def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
-        import feedline.mxnet as mx
+    def original(self, case: Case) -> Callable[[], Any]:
+        return lambda: _asked(_network().tojson())
 
+    def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         text = _network().tojson()
         if case.rng.random() < 0.7:
             changed, how = hostile.tree(case.rng, json.loads(text))
@@ -35,12 +36,15 @@ class HostileSymbols(Hostile):
             raw, how = mutated(case.rng, text.encode())
             text = raw.decode("utf-8", "replace")
 
-        def load() -> None:
-            symbol = mx.symbol.load_json(text)
-            symbol.tojson(), symbol.list_arguments(), symbol.list_outputs(), symbol.attr_dict()
-            symbol.infer_shape_partial(data=(4, 3, 12, 12))
+        return how, lambda: _asked(text)
 
-        return how, load
+
+def _asked(text: str) -> None:
+    import feedline.mxnet as mx
+
+    symbol = mx.symbol.load_json(text)
+    symbol.tojson(), symbol.list_arguments(), symbol.list_outputs(), symbol.attr_dict()
+    symbol.infer_shape_partial(data=(4, 3, 12, 12))
 
 
 def _network() -> Any:

@@ -34,6 +34,9 @@ class HostileTensors(Hostile):
             x = C.input_variable(3)
             C.combine(C.layers.Dense(2)(C.layers.Dense(4, activation=C.relu)(x))).save(str(case.folder / f"{name}.net"))
 
+    def original(self, case: Case) -> Callable[[], Any]:
+        return lambda: (_plain(case.folder / "a.plain"), _loaded(case.folder / "a.net"))
+
     def draw(self, case: Case, k: int) -> tuple[str, Callable[[], Any]]:
         rng = case.rng
         kind = rng.choice(["plain", "net"])
