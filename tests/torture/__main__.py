@@ -7,6 +7,8 @@ import os
 # One thread a library: cases are forked, and threads do not survive that.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
+# Others begin with reserving a gigabyte of addresses, which limits on them would not tell from a gigabyte asked for.
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
 
 import argparse  # noqa: E402
 import secrets  # noqa: E402

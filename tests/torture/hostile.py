@@ -93,9 +93,6 @@ def _places(found: Any, path: tuple[Any, ...]) -> Any:
 
 def limit(memory: int, seconds: int) -> None:
     """From now on this process may have so many bytes more, and so many seconds of processor time."""
-    import pyarrow
-
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the default one begins with reserving a gigabyte
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
