@@ -35,7 +35,7 @@ STACKS = signal.SIGUSR2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
-_NEW_MOUNTS, _PRIVATE, _RECURSIVE = 0x20000, 1 << 18, 1 << 14
+_NEW_MOUNTS, _PRIVATE, _RECURSIVE, _REMOUNT = 0x20000, 1 << 18, 1 << 14, 1 << 5
 
 
 @dataclass
@@ -290,6 +290,12 @@ def mount_memory(place: Path, size: str) -> bool:
     """Mount a memory file system of ``size`` (as mount(8) takes it) at ``place``; False where one may not."""
     options = f"size={size},mode=1777".encode()
     return _libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, options) == 0
+
+
+def resize_memory(place: Path, size: int) -> None:
+    """Give a mounted memory file system another size; what lies there stays."""
+    if _libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNT, f"size={max(size, 4096)}".encode()) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot give {place} {size} bytes")
 
 
 def unmount(place: Path) -> None:

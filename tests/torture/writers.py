@@ -27,6 +27,7 @@ class Writer:
         check: what is wrong with what lies in the second; empty: nothing; None: there is nothing yet.
         refusals: exceptions that its documentation promises for a full disk besides feedline's.
         shared: several processes may write to one place at a time.
+        repeated: it writes several times, so that the first may fit where the last does not.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Writer:
     check: Callable[[Path, Path], str | None]
     refusals: tuple[type[BaseException], ...] = ()
     shared: bool = True
+    repeated: bool = False
 
 
 def _same(found: list[data.Item]) -> str:
@@ -149,8 +151,8 @@ WRITERS = (
     Writer("write_ctf", _write_ctf, _check_ctf),
     Writer("index CTF", _index, _check_index),
     Writer("resolve a join", _join, _check_join),
-    Writer("save optimizer states", _states, _check_states, (OSError,)),
-    Writer("save checkpoints", _checkpoint, _check_checkpoint, (OSError,), shared=False),
+    Writer("save optimizer states", _states, _check_states, (OSError,), repeated=True),
+    Writer("save checkpoints", _checkpoint, _check_checkpoint, (OSError,), shared=False, repeated=True),
 )
 
 
