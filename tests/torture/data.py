@@ -105,6 +105,12 @@ def columns(count: int, twin: int = 0, which: Iterable[int] | None = None) -> di
     }
 
 
+def values(count: int) -> dict[str, fl.Value]:
+    """The streams of the first sequences as a `StoreWriter` takes them."""
+    made = columns(count)
+    return {**made, "x": fl.Value.from_dense(made["x"])}
+
+
 STREAMS = {"word": fl.Stream(WORDS, sparse=True), "x": fl.Stream(3), "y": fl.Stream(CLASSES, sparse=True)}
 
 

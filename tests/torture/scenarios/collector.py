@@ -25,12 +25,14 @@ class Collector(Scenario):
 
     def run(self, case: Case) -> None:
         rng = case.rng
-        gc.set_threshold(rng.choice([1, 1, 5, 700]), rng.choice([1, 2]), 1)
+        # All the time, now and then, or not before much has piled up: each frees in another order.
+        gc.set_threshold(*rng.choice([(1, 1, 1), (5, 2, 1), (700, 10, 10), (0, 10, 10)]))
         what = ("loader", "raising", "source", "store", "session")[case.number % 5]
         kept: list[Any] = []
         for round_ in range(rng.randint(1, 3)):
-            case.doing(f"{what}, round {round_}")
-            getattr(self, f"_{what}")(case, rng, kept)
+            case.doing(f"{what}, round {round_}, thresholds {gc.get_threshold()}")
+            for _ in range(1 if what == "session" else rng.randint(1, 4)):
+                getattr(self, f"_{what}")(case, rng, kept)
             if rng.random() < 0.5:
                 kept.clear()
             gc.collect()
@@ -52,14 +54,20 @@ class Collector(Scenario):
     def _raising(self, case: Case, rng: random.Random, kept: list[Any]) -> None:
         workers = {"num_workers": rng.randint(1, 3), "workers": rng.choice(["process", "process", "thread"])}
         errors = []
+
+        def made() -> fl.DataLoader:
+            return fl.DataLoader(items.Raising(60), batch_size=4, multiprocessing_context="fork", **workers)
+
+        held = made() if rng.random() < 0.3 else None
         try:
-            loader = fl.DataLoader(items.Raising(60), batch_size=4, multiprocessing_context="fork", **workers)
-            kept.extend((np.asarray(batch[1]).tobytes(), batch[1]) for batch in loader)
+            # Held by nobody but the traceback, a loader is freed with all that it holds, in any order.
+            for batch in made() if held is None else held:
+                if rng.random() < 0.5:
+                    kept.append((np.asarray(batch[1]).tobytes(), batch[1]))
             case.fail("lost", "a raising item raised nothing")
         except ValueError as error:
-            # A traceback holds the frames, which hold the loader, which holds its pool.
-            errors.append(error)
-            if rng.random() < 0.5:
+            if rng.random() < 0.3:
+                errors.append(error)
                 error.itself = errors  # type: ignore[attr-defined]
         if rng.random() < 0.3:
             threading.Thread(target=gc.collect).start()

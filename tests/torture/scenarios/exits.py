@@ -28,8 +28,7 @@ kept = [next(batches) for _ in range({steps})]
     "writer": """
 writer = fl.StoreWriter(sys.argv[2] + "/out.store", fl.Schema(data.STREAMS))
 for _ in range({steps}):
-    writer.write({{name: fl.Value.one_hot(v, data.WORDS) if name == "word" else v
-                  for name, v in data.columns(20).items()}})
+    writer.write(data.values(20))
 """,
 }
 END = {

@@ -28,11 +28,9 @@ class FewDescriptors(Scenario):
         what = f"{kind} with {spare} descriptors more"
         order = {"seed": case.rng.randrange(1 << 64), "shuffle": True}
         if kind == "loader":
-            context = {"multiprocessing_context": "fork"}
+            workers = {"num_workers": 2, "workers": "process", "multiprocessing_context": "fork"}
             expected = items_of(fl.DataLoader(items.Augmented(60), batch_size=7, **order))
-            feed = fl.DataLoader(
-                items.Augmented(60), batch_size=7, num_workers=2, workers="process", **context, **order
-            )
+            feed = fl.DataLoader(items.Augmented(60), batch_size=7, **workers, **order)
             read, promised = items_of, (fl.FeedlineError, OSError)
         else:
             corpus = case.data / "few"

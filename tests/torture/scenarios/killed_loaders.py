@@ -37,9 +37,9 @@ class KilledLoaders(Scenario):
         path = case.folder / "record"
         operations = 80
         # Processes that import everything anew take seconds: most cases fork their workers.
-        context = "fork" if rng.random() < 0.85 else rng.choice(["forkserver", "spawn"])
+        context = "fork" if rng.random() < 0.93 else rng.choice(["forkserver", "spawn"])
         kills = rng.randint(1, 5) if context == "fork" else 1
-        seconds = 0.4 if context == "fork" else 4.0
+        seconds = 0.2 if context == "fork" else 4.0
         for _ in range(kills):
             victim = Victim(
                 case,

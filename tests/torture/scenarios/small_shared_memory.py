@@ -40,12 +40,11 @@ class SmallSharedMemory(Scenario):
                 pass
         order = {"seed": case.rng.randrange(1 << 64), "shuffle": True}
         dataset = items.Augmented(60, wide=case.rng.choice([3, 50_000]))
-        context = "fork" if case.rng.random() < 0.8 else "spawn"
+        context = "fork" if case.rng.random() < 0.9 else "spawn"
         workers = {"num_workers": 2, "workers": "process", "multiprocessing_context": context}
         expected = items_of(fl.DataLoader(dataset, batch_size=5, **order))
-        what = (
-            f"a loader, {context}, items of {dataset.wide} numbers, {size} bytes of /dev/shm{', full' if full else ''}"
-        )
+        room = f"{size} bytes of /dev/shm{', full' if full else ''}"
+        what = f"a loader, {context}, items of {dataset.wide} numbers, {room}"
 
         def read() -> list[tuple[int, str]]:
             return items_of(fl.DataLoader(dataset, batch_size=5, **workers, **order))
