@@ -24,6 +24,7 @@ from tests.torture.scenarios.hostile_tensors import HostileTensors
 from tests.torture.scenarios.interrupts import Interrupts
 from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_loaders import KilledLoaders
+from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_sessions import KilledSessions
 from tests.torture.scenarios.killed_writers import KilledWriters
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
@@ -52,6 +53,7 @@ ALL: list[Scenario] = [
     Interrupts(),
     KilledFeeds(),
     KilledLoaders(),
+    KilledRanks(),
     KilledSessions(),
     KilledWriters(),
     SmallSharedMemory(),

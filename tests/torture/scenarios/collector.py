@@ -62,8 +62,7 @@ class Collector(Scenario):
         try:
             # Held by nobody but the traceback, a loader is freed with all that it holds, in any order.
             for batch in made() if held is None else held:
-                if rng.random() < 0.5:
-                    kept.append((np.asarray(batch[1]).tobytes(), batch[1]))
+                _keep(kept, batch[1], rng.random() < 0.5)
             case.fail("lost", "a raising item raised nothing")
         except ValueError as error:
             if rng.random() < 0.3:
@@ -102,6 +101,11 @@ class Collector(Scenario):
             run.run()
         except training.StoppedError as error:
             _cycle(rng, [run, watch, error])
+
+
+def _keep(kept: list[Any], array: Any, whether: bool) -> None:
+    if whether:
+        kept.append((np.asarray(array).tobytes(), array))
 
 
 def _cycle(rng: random.Random, things: list[Any]) -> None:
