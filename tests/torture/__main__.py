@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
     parser.add_argument("--only", default="", help="names of scenarios, with commas")
     parser.add_argument("--case", default="", help="one case: scenario/number, or scenario/first-last")
-    parser.add_argument("--plant", default="", help="a planted defect, to see it counted; see tests/torture/plants.py")
+    parser.add_argument("--plants", nargs="?", const="all", help="plant defects, one or all, and see who notices")
     parser.add_argument("--keep", action="store_true", help="leave the folders of cases that failed")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     options = parser.parse_args(arguments)
@@ -48,8 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     warnings.simplefilter("ignore")
     preload.everything()
-    if options.plant:
-        plants.plant(options.plant)
+    if options.plants:
+        wanted_plants = [one for one in plants.PLANTS if options.plants in ("all", one.name)]
+        missed = plants.check(wanted_plants, seed, sys.stdout)
+        print(f"missed: {', '.join(missed)}" if missed else f"all {len(wanted_plants)} plants were noticed")
+        return int(bool(missed) or not wanted_plants)
     suite = Suite([known[one] for one in wanted], seed, max(1, options.jobs), options.keep)
     if options.case:
         first, _, last = which.partition("-")

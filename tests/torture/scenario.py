@@ -14,12 +14,14 @@ class Scenario(ABC):
     Attributes:
         name: in the table and on the command line.
         asks: the question, in one line.
+        least: seconds that a run of the suite has to have for it to take part: its cases are long.
         leaves: patterns of temporary files that a kill may leave, for reasons that the scenario tells.
         seconds: after which a case is a hang. Many times what one takes on a busy machine.
     """
 
     name: ClassVar[str]
     asks: ClassVar[str]
+    least: ClassVar[float] = 0.0
     leaves: ClassVar[tuple[str, ...]] = ()
     seconds: ClassVar[float] = 60.0
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -52,31 +52,46 @@ class Suite:
         jobs: cases at a time.
         keep: leave the folders of cases that failed.
         out: where to tell.
+        data: what `prepare` has made; None: it is made for this run.
     """
 
     def __init__(
-        self, scenarios: Sequence[Scenario], seed: int, jobs: int = 1, keep: bool = False, out: TextIO | None = None
+        self,
+        scenarios: Sequence[Scenario],
+        seed: int,
+        jobs: int = 1,
+        keep: bool = False,
+        out: TextIO | None = None,
+        data: Path | None = None,
     ) -> None:
-        self.seed, self.jobs, self.keep, self.out = seed, jobs, keep, out or sys.stdout
+        self.seed, self.jobs, self.keep, self.out, self._data = seed, jobs, keep, out or sys.stdout, data
         self.skipped = {s.name: reason for s in scenarios if (reason := s.missing())}
         self.scenarios = [s for s in scenarios if s.name not in self.skipped]
         self.rows = {s.name: Row() for s in self.scenarios}
         self._shown: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def run(self, seconds: float) -> dict[str, Row]:
-        """All scenarios in turn for so long; each at least once."""
-        return self._run(lambda arena, j, tell: self._turns(arena, j, tell, time.monotonic() + seconds), self.jobs)
+        """All scenarios in turn for so long, each at least once."""
+        for scenario in [s for s in self.scenarios if s.least > seconds]:
+            self.skipped[scenario.name] = f"only in runs of {scenario.least / 60:g} minutes or more"
+            self.scenarios.remove(scenario)
+            del self.rows[scenario.name]
+        return self._run(lambda arena, j, tell: self._turns(arena, j, tell, seconds), self.jobs)
 
-    def repeat(self, scenario: Scenario, numbers: Sequence[int]) -> dict[str, Row]:
-        """These cases of a scenario."""
+    def repeat(self, scenario: Scenario, numbers: Sequence[int], until: Sequence[str] = ()) -> dict[str, Row]:
+        """These cases of a scenario; or until a counter rises."""
 
         def each(arena: Arena, j: int, tell: Callable[[Outcome], None]) -> None:
             for number in numbers:
-                tell(arena.run(scenario, number))
+                outcome = arena.run(scenario, number)
+                tell(outcome)
+                if any(counter in until for counter, _ in outcome.failures):
+                    return
 
         return self._run(each, 1)
 
-    def _turns(self, arena: Arena, job: int, tell: Callable[[Outcome], None], until: float) -> None:
+    def _turns(self, arena: Arena, job: int, tell: Callable[[Outcome], None], seconds: float) -> None:
+        until = time.monotonic() + seconds
         spent = {scenario.name: 0.0 for scenario in self.scenarios}
         numbers = dict.fromkeys(spent, job)
         order = random.Random(f"{self.seed}/{job}").sample(self.scenarios, len(self.scenarios))
@@ -93,14 +108,12 @@ class Suite:
     # ---- runners ------------------------------------------------------------------------------------
 
     def _run(self, what: Callable[[Arena, int, Callable[[Outcome], None]], None], jobs: int) -> dict[str, Row]:
-        work = Path(tempfile.mkdtemp(prefix="feedline-torture-"))
-        try:
-            _in_child(lambda: prepare(work / "data"))
+        with temporary(self.keep) as work:
+            if self._data is None:
+                self._data = work / "data"
+                in_child(lambda: prepare(work / "data"))
             self._runners(work, what, jobs)
-        finally:
-            if not self.keep:
-                shutil.rmtree(work, ignore_errors=True)
-            elif any(row.counts for row in self.rows.values()):
+            if self.keep and self.failed:
                 self._say(f"kept: {work}")
         return self.rows
 
@@ -112,7 +125,7 @@ class Suite:
             pid = os.fork()
             if pid == 0:
                 os.close(reading)
-                _runner(lambda job=job: Arena(work, work / "data", self.seed, self.keep), what, job, writing)
+                _runner(lambda: Arena(work, self._data, self.seed, self.keep), what, job, writing)
             os.close(writing)
             pipes[reading] = pid
         try:
@@ -190,6 +203,17 @@ class Suite:
         print(text, file=self.out, flush=True)
 
 
+@contextlib.contextmanager
+def temporary(keep: bool = False) -> Iterator[Path]:
+    """A folder that is gone afterwards, unless it is to be kept."""
+    folder = Path(tempfile.mkdtemp(prefix="feedline-torture-"))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def prepare(folder: Path) -> None:
     """What all cases take: corpora, a training that was left alone, and one that was stopped."""
     from tests.torture import data, training
@@ -227,7 +251,7 @@ def _runner(
         os._exit(code)
 
 
-def _in_child(call: Callable[[], None]) -> None:
+def in_child(call: Callable[[], None]) -> None:
     """Run in a forked child: the threads that it starts are then not ours, and forking stays safe."""
     pid = os.fork()
     if pid == 0:

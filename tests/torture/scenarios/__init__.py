@@ -25,6 +25,7 @@ from tests.torture.scenarios.interrupts import Interrupts
 from tests.torture.scenarios.killed_feeds import KilledFeeds
 from tests.torture.scenarios.killed_loaders import KilledLoaders
 from tests.torture.scenarios.killed_ranks import KilledRanks
+from tests.torture.scenarios.killed_servers import KilledServers
 from tests.torture.scenarios.killed_sessions import KilledSessions
 from tests.torture.scenarios.killed_writers import KilledWriters
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
@@ -54,6 +55,7 @@ ALL: list[Scenario] = [
     KilledFeeds(),
     KilledLoaders(),
     KilledRanks(),
+    KilledServers(),
     KilledSessions(),
     KilledWriters(),
     SmallSharedMemory(),

@@ -14,6 +14,14 @@ from tests.torture.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[3]
 
+PROLOGUE = """
+import atexit, os, signal, sys, threading, time
+from pathlib import Path
+import feedline as fl
+from tests.torture import data, items, plants
+plants.from_environment()
+corpus = Path(sys.argv[1])
+"""
 BEGIN = {
     "source": """
 source = fl.MinibatchSource(data.FORMATS[{kind!r}](corpus), seed=1, threads=3)
@@ -61,10 +69,7 @@ class Exits(Scenario):
         kind = rng.choice(list(data.FORMATS))
         workers = rng.choice(["process", "thread"])
         begin = BEGIN[what].format(kind=kind, steps=rng.randint(0, 6), workers=workers)
-        program = (
-            "import atexit, os, signal, sys, threading, time\nfrom pathlib import Path\nimport feedline as fl\n"
-            f"from tests.torture import data, items\ncorpus = Path(sys.argv[1])\n{begin}\n{END[how]}\n"
-        )
+        program = f"{PROLOGUE}\n{begin}\n{END[how]}\n"
         told = f"{what} ({kind if what == 'source' else workers}), then {how}"
         case.doing(told)
         done = subprocess.Popen(

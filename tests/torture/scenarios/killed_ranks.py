@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import feedline as fl
@@ -134,13 +135,23 @@ def _meet(rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
 
 
+def _init() -> None:
+    """The program's own group; that it cannot be made without a lost rank is torch's to tell."""
+    try:
+        torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * TIMEOUT))
+    except RuntimeError as error:
+        raise fl.StoreError(f"torch.distributed: {error}") from error
+
+
 def train(rank: int, world: int, port: int, folder: Path, corpus: Path) -> dict[str, Any]:
     """Data-parallel, in a session with checkpoints."""
     _meet(rank, world, port)
-    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * TIMEOUT))
+    _init()
     torch.manual_seed(7)
     model = training.Model(alike=True)
     torch.manual_seed(100 + rank)
+    random.seed(200 + rank)
+    np.random.seed(300 + rank)
     rules = [
         Adam(model.body.named_parameters(), 0.02, momentum=0.9),
         MomentumSGD([*model.head.named_parameters(), ("tied.bias", model.tied.bias)], 0.05, momentum=0.9),
@@ -165,7 +176,7 @@ def train(rank: int, world: int, port: int, folder: Path, corpus: Path) -> dict[
 def train_plain(rank: int, world: int, port: int, folder: Path, corpus: Path, late: float) -> dict[str, Any]:
     """DistributedDataParallel with an ordinary learner; saves by the clock, and one rank is late now and then."""
     _meet(rank, world, port)
-    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * TIMEOUT))
+    _init()
     torch.manual_seed(7)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, data.CLASSES))
     source = fl.MinibatchSource(data.open_store(corpus, streams=["x", "y"]), seed=3, max_sweeps=8)
