@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-MOST_CASES = 60
+MOST_CASES = 200
 """Cases within which a defect has to be noticed."""
 
 
@@ -355,6 +355,7 @@ PLANTS = (
     Plant("errors of nobody, states", "hostile-states", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, store", "hostile-store", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, symbols", "hostile-symbols", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, files", "damaged-files", ("foreign",), _errors_of_nobody),
     Plant("refused as KeyError", "hostile-cntk", ("foreign",), _cntk_refuses_foreign),
     Plant("hangs on damage", "hostile-parquet", ("hangs",), _parquet_hangs),
     Plant("leaves children", "hostile-arrays", ("left over",), _csv_leaves),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.torture.scenario import Scenario
 from tests.torture.scenarios.collector import Collector
 from tests.torture.scenarios.damaged_checkpoints import DamagedCheckpoints
+from tests.torture.scenarios.damaged_files import DamagedFiles
 from tests.torture.scenarios.damaged_index import DamagedIndex
 from tests.torture.scenarios.damaged_store import DamagedStore
 from tests.torture.scenarios.exits import Exits
@@ -35,6 +36,7 @@ from tests.torture.scenarios.worlds import Worlds
 ALL: list[Scenario] = [
     Collector(),
     DamagedCheckpoints(),
+    DamagedFiles(),
     DamagedIndex(),
     DamagedStore(),
     Exits(),
