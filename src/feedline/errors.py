@@ -6,8 +6,8 @@
     ├── SchemaError     a stream is missing, or has another shape or dtype
     ├── DataError       a file says something impossible (file, byte offset, line, sequence, stream)
     ├── StateError      a saved state does not fit (saved and current, side by side)
-    ├── WorkerError     a worker died; the original traceback is the cause
-    ├── StoreError      a peer of the key-value store is gone or disagrees (key, rank)
+    ├── WorkerError     code that runs for the user in a worker failed, or the worker died
+    ├── StoreError      a peer of a key-value store is gone or disagrees (ranks)
     └── CompatError     an old call has no modern meaning (old and modern spelling); an AttributeError too
 
 Every message says what was expected, what came, where, and what to do next. A wrong argument of a call is a
