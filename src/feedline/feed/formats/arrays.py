@@ -16,6 +16,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import SparseValue, as_arrays
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.seals import seals_of
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 
@@ -80,6 +81,8 @@ class ArrayDeserializer(Deserializer):
         if self._count == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         self._step = int(chunk_sequences)
+        arrays_of_all = (array for value in self._values.values() for array in as_arrays(value))
+        self._seals = seals_of(array for array in arrays_of_all if array is not None)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
@@ -102,7 +105,8 @@ class ArrayDeserializer(Deserializer):
         if not 0 <= start < self._count:
             raise IndexError(f"expected a chunk number from 0 to {len(self.chunks()) - 1}, got {chunk}")
         stop = min(start + self._step, self._count)
-        return Chunk(self.schema, {name: value.slice(start, stop) for name, value in self._values.items()})
+        values = {name: value.slice(start, stop) for name, value in self._values.items()}
+        return Chunk(self.schema, values, seals=self._seals)
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
