@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Value
-from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.packing.packer import Packer, Plan
@@ -131,6 +130,6 @@ class Ahead:
             return None
         try:
             return self._chunks.start(slots, index)
-        except DataError:
-            # A file was cut. It is told when the minibatch is asked for: the one before it is still to be delivered.
+        except Exception:
+            # A file that was cut, say. Raised when its turn comes: the one before it is still to be delivered.
             return None
