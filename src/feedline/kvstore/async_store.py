@@ -146,7 +146,7 @@ class AsyncStore(KVStore):
             try:
                 self._drain(deadline)
                 if self.num_workers > 1:  # nobody could send our last pushes again
-                    self._everywhere("flush", (), deadline)
+                    self._everywhere("flush", deadline)
             finally:
                 self._closed = True
                 self._take_optimizer(None)
@@ -247,7 +247,7 @@ class AsyncStore(KVStore):
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
         with self._working() as deadline:
             self._drain(deadline)
-            made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), deadline)]
+            made = self._generations(deadline)
             if self.rank == 0:
                 generation = max(made) + 1
                 pulls = [(link, link.set_rule(rule, generation)) for link in self._links]
@@ -256,7 +256,7 @@ class AsyncStore(KVStore):
             self._rules += 1
             while self.rank and min(made) < self._rules:
                 later = self._patience(deadline, f"set an updater for the {self._rules}. time")
-                made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), later)]
+                made = self._generations(later)
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
             self._take_optimizer(optimizer)
@@ -282,7 +282,7 @@ class AsyncStore(KVStore):
         with self._working() as deadline:
             rule = self._known_optimizer()
             self._drain(deadline)
-            answers = self._everywhere("states", (), deadline)
+            answers = self._everywhere("states", deadline)
             if any(name != rule.name for name, _, _ in answers):
                 raise StoreError(f"expected servers that update by {rule.name}, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
@@ -301,7 +301,7 @@ class AsyncStore(KVStore):
             rule.forget()
             self._drain(deadline)
             pulls = [
-                (link, link.ask("set_states", rule.parameters(), piece))
+                (link, link.pull("set_states", rule.parameters(), piece))
                 for link, piece in zip(self._links, pieces, strict=True)
             ]
             for link, pull in pulls:
@@ -467,9 +467,15 @@ class AsyncStore(KVStore):
             run = self._links[server].answered(pull, deadline)
             layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
-    def _everywhere(self, method: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
-        pulls = [(link, link.ask(method, *arguments)) for link in self._links]
+    def _everywhere(self, method: str, deadline: float) -> list[Any]:
+        """What all servers answer, once all pushes so far are in what they store."""
+        pulls = [(link, link.pull(method)) for link in self._links]
         return [link.answered(pull, deadline) for link, pull in pulls]
+
+    def _generations(self, deadline: float) -> list[int]:
+        """How often the rule of each server was set."""
+        pulls = [(link, link.ask("greet", self._us.name)) for link in self._links]
+        return [link.answered(pull, deadline).generation for link, pull in pulls]
 
     def _drain(self, deadline: float) -> None:
         for link in self._links:

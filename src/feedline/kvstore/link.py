@@ -109,7 +109,7 @@ class Link:
         self._flying: deque[Flight] = deque()
         self._failures: deque[Exception] = deque()
         self._brought: tuple[int, Any] = 0, None
-        self._rule: tuple[Rule, int] | None = None
+        self._rules: dict[int, Rule] = {}
         self._trouble = ""
         self.keys, self.lost = 0, 0
 
@@ -268,11 +268,11 @@ class Link:
     # ---- everything else ------------------------------------------------------------------------------------
 
     def pull(self, method: str, *arguments: Any) -> Pull:
-        """Ask for what is stored, all pushes so far included; see `answered`."""
+        """Call a method once all pushes so far are in what is stored; it may be called twice. See `answered`."""
         return self._ask(method, (self._worker, self._last.number, *arguments))
 
     def ask(self, method: str, *arguments: Any) -> Pull:
-        """Call a method that may be called twice; see `answered`."""
+        """Call a method whatever pushes are in what is stored; it may be called twice. See `answered`."""
         return self._ask(method, arguments)
 
     def _ask(self, method: str, arguments: tuple[Any, ...]) -> Pull:
@@ -302,13 +302,14 @@ class Link:
             pull = self._ask(pull.method, pull.arguments)
 
     def set_rule(self, rule: Rule, generation: int) -> Pull:
-        """Set the server's rule, and keep it for a server that cannot; see `answered`."""
+        """Set the server's rule behind all pushes so far, and keep it for a server that cannot; see `answered`."""
         self.keep_rule(rule, generation)
-        return self.ask("set_rule", rule, generation)
+        return self.pull("set_rule", rule, generation)
 
     def keep_rule(self, rule: Rule, generation: int) -> None:
-        """Keep a rule that another worker sets."""
-        self._rule = rule, generation
+        """Keep a rule, set from here or by another worker, and the one before: a server may have come to either."""
+        before = {known: kept for known, kept in self._rules.items() if known != generation}
+        self._rules = {**dict(list(before.items())[-1:]), generation: rule}
 
     # ---- the way back ---------------------------------------------------------------------------------------
 
@@ -365,8 +366,9 @@ class Link:
                     raise StoreError(
                         f"expected {self.called} to have at most {self._last.number} pushes, got {greeting!r:.200}"
                     )
-                if greeting.missing and self._rule is not None and self._rule[1] == greeting.generation:
-                    self._get(self._actor.set_rule.remote(*self._rule), deadline)
+                if greeting.missing and greeting.generation in self._rules:
+                    rule = self._rules[greeting.generation]
+                    self._get(self._actor.bring_rule.remote(rule, greeting.generation), deadline)
                     return greeting
             except _Away as error:
                 cause, why = cause or error, error.__cause__

@@ -106,7 +106,7 @@ class Membership:
                     asked = self._coordinator.arrive.remote(self.name, self._ticket, patience)
                     answer = ray.get(asked, timeout=remaining(deadline) + 1)
                 except ray.exceptions.ActorUnavailableError:
-                    pass  # it comes back, and our next beat tells it of us
+                    pass  # it comes back, and a beat tells it of us
                 except ray.exceptions.RayError as error:
                     raise StoreError(f"expected an answer of the store's coordinator in time, got {error}") from error
                 else:
@@ -120,8 +120,9 @@ class Membership:
                     listed = ", ".join(f"rank {rank}, which {why}" for rank, why in sorted(shown.items()))
                     listed = f"missing {listed}" if listed else "but the store's coordinator is away"
                     raise StoreError(f"expected all {self.workers} workers at the barrier, {listed}")
-                if self._ticket is None:
+                if self._ticket is None:  # it does not know us, or does not answer
                     time.sleep(PAUSE)
+                    self._be_known(max(0.1, remaining(deadline)))
                 patience = min(1.0, remaining(deadline))
         finally:
             if settled:
@@ -162,13 +163,17 @@ class Membership:
             time.sleep(PAUSE)
 
     def _beat(self) -> None:
+        while not self._over.wait(coordinator.BEAT):
+            self._be_known(self._timeout)
+
+    def _be_known(self, seconds: float) -> None:
+        """A sign of life, to a coordinator that may have been started again since the last one."""
         import ray
 
-        while not self._over.wait(coordinator.BEAT):
-            with contextlib.suppress(ray.exceptions.RayError):  # calls will say what is wrong
-                if not ray.get(self._coordinator.beat.remote(self.name), timeout=self._timeout):
-                    again = self._coordinator.join.remote(self.name, self.rank, coordinator.here())
-                    ray.get(again, timeout=self._timeout)
+        with contextlib.suppress(ray.exceptions.RayError):  # calls will say what is wrong
+            if not ray.get(self._coordinator.beat.remote(self.name), timeout=seconds):
+                again = self._coordinator.join.remote(self.name, self.rank, coordinator.here())
+                ray.get(again, timeout=seconds)
 
     def _leave(self) -> None:
         import ray
