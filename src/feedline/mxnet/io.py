@@ -280,7 +280,9 @@ class NDArrayIter(DataIter):
             raise StateError(f"expected what state_dict() of an NDArrayIter gave, got {shown(state, 80)}")
         epoch, begun = state["epoch"], state["begun"]
         if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
-            raise StateError(f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}")
+            raise StateError(
+                f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}"
+            )
         self._source.load_state_dict(state["source"])
         self._epoch, self._begun, self._batch = epoch, begun, None
         self._at = self._source.position.samples
