@@ -71,35 +71,36 @@ class Turn(enum.Enum):
     END = enum.auto()
 
 
-def turn(ranks: Ranks, minibatch: Minibatch) -> Turn:
+def turn(ranks: Ranks, minibatch: Minibatch, joins: bool) -> Turn:
     """What all ranks do next; those of a model that exchanges gradients by itself have to learn equally often.
 
-    The run ends with the data of the first that has none. Where a rank's part is empty nobody learns, as it could not
-    take part in the exchange.
+    Args:
+        ranks: all of them.
+        minibatch: what this rank has read.
+        joins: whether a rank with nothing to learn from can take part all the same. Otherwise the run ends with the
+            data of the first that has none, and where a rank's part is empty nobody learns.
     """
     if ranks.alone:
         return Turn.LEARN if minibatch else Turn.END
     rows = ranks.gather([float(not minibatch), float(minibatch.num_sequences), float(minibatch.num_samples)])
     ended = [r for r, row in enumerate(rows) if row[0]]
-    if ended:
-        left = [r for r in range(len(rows)) if r not in ended]
-        if left:
-            _log.warning(
-                "the run ends with the data of ranks %s; ranks %s had more and learn nothing of it", ended, left
-            )
-        return Turn.END
     empty = [r for r, row in enumerate(rows) if not row[1]]
-    if not empty:
+    if len(ended) == len(rows):
+        return Turn.END
+    if len(empty) == len(rows):
+        return Turn.PASS
+    if joins or not empty:
         return Turn.LEARN
-    if len(empty) < len(rows):
+    if ranks.rank == 0:
         _log.warning(
-            "nobody learns from %d samples, as ranks %s have no part in the minibatch at %s and the model exchanges "
-            "gradients by itself; make minibatches larger, or let learners learn together: data_parallel(learner)",
+            "nobody learns from %d samples: ranks %s have %s at %s, and what exchanges gradients is not known; wrap "
+            "the model in DistributedDataParallel, or let learners learn together: data_parallel(learner)",
             sum(row[2] for row in rows),
-            empty,
+            ended or empty,
+            "no more data" if ended else "no part in the minibatch",
             minibatch.position,
         )
-    return Turn.PASS
+    return Turn.END if ended else Turn.PASS
 
 
 @contextlib.contextmanager

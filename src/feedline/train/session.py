@@ -375,7 +375,7 @@ class TrainingSession:
             if trainer.votes[0] == workers.ranks.count:
                 return None
         else:
-            what = turn(self.ranks, minibatch)
+            what = turn(self.ranks, minibatch, trainer.joins)
             if what is Turn.END:
                 return None
             if what is Turn.LEARN:

@@ -174,12 +174,12 @@ class Trainer:
             parameter.grad = None
         # In one piece the gradients are made as means, which no learner has to scale; in several, or on several ranks,
         # the count is known only at the end.
-        averaged = alone and self.microbatch is None
+        averaged = alone and self.beside is None and self.microbatch is None
         total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
         if self._workers is not None:
             return self._learn_together(self._workers, minibatch, total)
         if self.beside is not None:
-            return self._learn_beside(self.beside, minibatch, total, averaged)
+            return self._learn_beside(self.beside, minibatch, total)
         if total.samples == 0:
             return self._nothing(minibatch)
         updated = self._update_all(total.samples, minibatch.sweep_end, averaged)
@@ -199,22 +199,41 @@ class Trainer:
         """Learn nothing from a minibatch, of which some rank has no part; all `beside` have to pass it by."""
         assert self.beside is not None
         self.counted = 0
-        self._learn_beside(self.beside, minibatch, NOTHING, True)
+        self._learn_beside(self.beside, minibatch, NOTHING)
 
-    def _learn_beside(self, ranks: Ranks, minibatch: Minibatch, own: Summary, averaged: bool) -> Summary:
+    @property
+    def joins(self) -> bool:
+        """Whether a rank that has nothing to learn from can take part in the exchange of the model's gradients."""
+        distributed = torch.distributed.is_available()
+        return distributed and isinstance(uncompiled(self.model), torch.nn.parallel.DistributedDataParallel)
+
+    def _take_part(self) -> None:
+        """Exchange gradients, with none of one's own."""
+        model: Any = uncompiled(self.model)
+        module = model.module
+        model.module = _Nothing(module)
+        try:
+            model(None).backward()
+        finally:
+            model.module = module
+
+    def _learn_beside(self, ranks: Ranks, minibatch: Minibatch, own: Summary) -> Summary:
         """The same update on every rank, from gradients that the model has exchanged by itself."""
-        self._own_sweeps += bool(minibatch.sweep_end)
-        whole = minibatch.num_samples == minibatch.global_samples
-        rows = ranks.gather([own.samples, float(whole), self._own_sweeps])
+        if minibatch and minibatch.sweep_end:
+            self._own_sweeps += 1
+        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
+        whole = bool(minibatch) and minibatch.num_samples == minibatch.global_samples
+        rows = ranks.gather([own.samples, float(whole), sweeps_seen])
         counts, wholes, sweeps = zip(*rows, strict=True)
         # Where all ranks have the same minibatch, only rank 0's samples count.
         shared = all(wholes)
-        counted, sweep_end = round(counts[0] if shared else sum(counts)), self.learners[0].sweeps < min(sweeps)
+        counted = round(counts[0] if shared else sum(counts))
+        sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
         updated = False
         if counted:
-            if not averaged:  # each rank's sum is over its part, and the model took the mean of the sums
-                gradients = [p.grad for p in self._parameters if p.grad is not None]
-                torch._foreach_mul_(gradients, len(rows) / sum(counts))
+            # Each rank's gradients were a sum over its part, of which the model has taken the mean.
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, len(rows) / sum(counts))
             updated = self._update_all(counted, sweep_end, True)
         elif sweep_end:
             self._skip(0)
@@ -287,9 +306,8 @@ class Trainer:
 
     def _backward_whole(self, minibatch: Minibatch) -> Summary:
         summary, summed = self._criteria(minibatch)
-        # A rank without a label sample takes part in the exchange that its model makes of gradients.
-        if summary.samples or (self.beside is not None and summed.requires_grad):
-            summed.backward(torch.full_like(summed, 1.0 / max(1, summary.samples)))
+        if summary.samples:
+            summed.backward(torch.full_like(summed, 1.0 / summary.samples))
         return summary
 
     def _backward_pieces(self, minibatch: Minibatch) -> Summary:
@@ -297,9 +315,13 @@ class Trainer:
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
             with self._exchange(now=left == 0):
                 summary, summed = self._criteria(piece)
+                # A rank without a label sample takes part in the exchange that its model makes of gradients.
                 if summary.samples or (self.beside is not None and left == 0 and summed.requires_grad):
                     summed.backward()
+                if summary.samples:
                     total = summary if total is NOTHING else total + summary
+        if not pieces and self.beside is not None and self.joins:
+            self._take_part()
         return total
 
     def _exchange(self, now: bool) -> Any:
@@ -397,6 +419,18 @@ class Trainer:
         self._own_sweeps = self.learners[0].sweeps
         if self.model.training != training:
             self.model.train(training)
+
+
+class _Nothing(torch.nn.Module):
+    """In the place of a model, with its parameters and buffers: zero, of which every parameter's gradient is zero."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, _: None) -> Any:
+        # Of no elements: zero times a parameter that has become infinite would not be zero.
+        return sum(parameter.reshape(-1)[:0].sum() for parameter in self.parameters() if parameter.requires_grad)
 
 
 def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
