@@ -120,6 +120,9 @@ def build(folder: Path) -> None:
         place = folder / name
         place.mkdir(parents=True)
         write(place, count, twin)
+        # Cases that are not about them find indices made, whichever comes first.
+        for name in ("ctf", "join"):
+            FORMATS[name](place).close()
 
 
 def write(place: Path, count: int, twin: int = 0) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import random
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 
 import feedline as fl
 from tests.torture import data, items
+from tests.torture.arena import children
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
 
@@ -29,6 +33,9 @@ class Collector(Scenario):
         gc.set_threshold(*rng.choice([(1, 1, 1), (5, 2, 1), (700, 10, 10), (0, 10, 10)]))
         what = ("loader", "raising", "source", "store", "session")[case.number % 5]
         kept: list[Any] = []
+        getattr(self, f"_{what}")(case, rng, [])  # what is made once stays
+        gc.collect()
+        before = held()
         for round_ in range(rng.randint(1, 3)):
             case.doing(f"{what}, round {round_}, thresholds {gc.get_threshold()}")
             for _ in range(1 if what == "session" else rng.randint(1, 4)):
@@ -36,10 +43,18 @@ class Collector(Scenario):
             if rng.random() < 0.5:
                 kept.clear()
             gc.collect()
-        for expected, array in [one for one in kept if isinstance(one, tuple)]:
+        for expected, array in kept:
             case.tally("compared")
             if np.asarray(array).tobytes() != expected:
                 case.fail("silent", f"{what}: an array has changed since it was handed out")
+        kept.clear()
+        gc.collect()
+        for _ in range(200):  # threads and processes take a moment to end
+            if all(now <= then for now, then in zip(held(), before, strict=True)):
+                break
+            time.sleep(0.02)
+        else:
+            case.fail("left over", f"{what}: (descriptors, threads, children) are {held()}, were {before}")
 
     def _loader(self, case: Case, rng: random.Random, kept: list[Any]) -> None:
         workers = {"num_workers": rng.randint(1, 3), "workers": rng.choice(["process", "process", "thread"])}
@@ -101,6 +116,13 @@ class Collector(Scenario):
             run.run()
         except training.StoppedError as error:
             _cycle(rng, [run, watch, error])
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads of Python and children of this process."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children(os.getpid()))
 
 
 def _keep(kept: list[Any], array: Any, whether: bool) -> None:
