@@ -6,9 +6,12 @@ import contextlib
 import gc
 import os
 import random
+import sys
 import threading
 import time
+import traceback
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,13 +51,15 @@ class Collector(Scenario):
             if np.asarray(array).tobytes() != expected:
                 case.fail("silent", f"{what}: an array has changed since it was handed out")
         kept.clear()
-        gc.collect()
-        for _ in range(200):  # threads and processes take a moment to end
+        for attempt in range(200):  # threads and processes take a moment to end
+            if attempt % 20 == 0:
+                gc.collect()  # it does nothing while another thread collects
             if all(now <= then for now, then in zip(held(), before, strict=True)):
                 break
             time.sleep(0.02)
         else:
-            case.fail("left over", f"{what}: (descriptors, threads, children) are {held()}, were {before}")
+            told = f"(descriptors, threads, children) are {held()}, were {before}; {doings()}"
+            case.fail("left over", f"{what}: {told}")
 
     def _loader(self, case: Case, rng: random.Random, kept: list[Any]) -> None:
         workers = {"num_workers": rng.randint(1, 3), "workers": rng.choice(["process", "process", "thread"])}
@@ -123,6 +128,17 @@ def held() -> tuple[int, int, int]:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
     return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children(os.getpid()))
+
+
+def doings() -> str:
+    """Where the other threads of Python are."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {names.get(ident, "?"): frame for ident, frame in sys._current_frames().items()}
+    told = []
+    for name, frame in frames.items():
+        calls = traceback.extract_stack(frame)[-6:]
+        told.append(f"{name}: " + " < ".join(f"{Path(c.filename).name}:{c.lineno} {c.name}" for c in reversed(calls)))
+    return "; ".join(told[: 4 if len(told) > 1 else 0])
 
 
 def _keep(kept: list[Any], array: Any, whether: bool) -> None:
