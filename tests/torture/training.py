@@ -114,13 +114,18 @@ def session(folder: Path, corpus: Path, stop: int = -1, seed: int = 3, **changes
     return TrainingSession(Trainer(model, losses, wrong, learners), source, **settings), watch
 
 
+def print_of(model: torch.nn.Module) -> str:
+    """A digest of parameters and buffers, bit for bit."""
+    h = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        h.update(name.encode() + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
+
+
 def outcome(run: TrainingSession, watch: Watch) -> dict[str, Any]:
     """What a run ended with, in JSON types; ``events`` are those since it began."""
-    h = hashlib.sha256()
-    for name, tensor in sorted(run.trainer.model.state_dict().items()):
-        h.update(name.encode() + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {
-        "parameters": h.hexdigest(),
+        "parameters": print_of(run.trainer.model),
         "counts": [run.samples, run.minibatches, run.sweeps, run.scale, run.stopped],
         "rates": [repr(learner.learning_rate()) for learner in run.trainer.learners],
         "random": [repr(random.random()), repr(float(np.random.rand())), repr(float(torch.rand(())))],

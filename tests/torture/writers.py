@@ -27,7 +27,8 @@ class Writer:
         check: what is wrong with what lies in the second; empty: nothing; None: there is nothing yet.
         refusals: exceptions that its documentation promises for a full disk besides feedline's.
         shared: several processes may write to one place at a time.
-        repeated: it writes several times, so that the first may fit where the last does not.
+        repeated: it writes several times, so that the first may fit where the last does not, or keeps work half done.
+        alike: it writes the same bytes each time.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Writer:
     refusals: tuple[type[BaseException], ...] = ()
     shared: bool = True
     repeated: bool = False
+    alike: bool = True
 
 
 def _same(found: list[data.Item]) -> str:
@@ -50,6 +52,28 @@ def _convert(name: str) -> Callable[[Path, Path], Any]:
         fl.convert(data.FORMATS[name](corpora), target / "out.store", chunk_bytes=512, part_bytes=2048, overwrite=True)
 
     return write
+
+
+def _shuffle(corpora: Path, target: Path) -> None:
+    fl.convert(
+        data.open_ctf(corpora),
+        target / "out.store",
+        chunk_bytes=512,
+        part_bytes=2048,
+        overwrite=True,
+        shuffle=7,
+        memory=4096,
+    )
+
+
+def _check_shuffled(corpora: Path, target: Path) -> str | None:
+    if not (target / "out.store").exists():
+        return None
+    store = fl.StoreDeserializer(target / "out.store", verify=True)
+    found = data.in_order(fl.MinibatchSource(store, shuffle=False, max_sweeps=1))
+    if sorted(digest for _, digest in found) != sorted(data.truth(i) for i in range(data.FEW)):
+        return "other sequences than those of the corpus"
+    return "" if [digest for _, digest in found] != [data.truth(i) for i in range(data.FEW)] else "not shuffled"
 
 
 def _check_store(corpora: Path, target: Path) -> str | None:
@@ -148,9 +172,10 @@ WRITERS = (
     Writer("convert from arrays", _convert("arrays"), _check_store, (FileExistsError,)),
     Writer("convert a join", _convert("join"), _check_store, (FileExistsError,)),
     Writer("convert a user's format", _convert("user"), _check_store, (FileExistsError,)),
+    Writer("convert, shuffled", _shuffle, _check_shuffled, (FileExistsError,), repeated=True),
     Writer("write_ctf", _write_ctf, _check_ctf),
-    Writer("index CTF", _index, _check_index),
-    Writer("resolve a join", _join, _check_join),
+    Writer("index CTF", _index, _check_index, alike=False),
+    Writer("resolve a join", _join, _check_join, alike=False),
     Writer("save optimizer states", _states, _check_states, (OSError,), repeated=True),
     Writer("save checkpoints", _checkpoint, _check_checkpoint, (OSError,), shared=False, repeated=True),
 )

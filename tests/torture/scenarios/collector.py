@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import random
+import sys
 import threading
+import time
+import traceback
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import feedline as fl
 from tests.torture import data, items
+from tests.torture.arena import children
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
 
@@ -29,6 +36,9 @@ class Collector(Scenario):
         gc.set_threshold(*rng.choice([(1, 1, 1), (5, 2, 1), (700, 10, 10), (0, 10, 10)]))
         what = ("loader", "raising", "source", "store", "session")[case.number % 5]
         kept: list[Any] = []
+        getattr(self, f"_{what}")(case, rng, [])  # what is made once stays
+        gc.collect()
+        before = held()
         for round_ in range(rng.randint(1, 3)):
             case.doing(f"{what}, round {round_}, thresholds {gc.get_threshold()}")
             for _ in range(1 if what == "session" else rng.randint(1, 4)):
@@ -36,10 +46,20 @@ class Collector(Scenario):
             if rng.random() < 0.5:
                 kept.clear()
             gc.collect()
-        for expected, array in [one for one in kept if isinstance(one, tuple)]:
+        for expected, array in kept:
             case.tally("compared")
             if np.asarray(array).tobytes() != expected:
                 case.fail("silent", f"{what}: an array has changed since it was handed out")
+        kept.clear()
+        for attempt in range(200):  # threads and processes take a moment to end
+            if attempt % 20 == 0:
+                gc.collect()  # it does nothing while another thread collects
+            if all(now <= then for now, then in zip(held(), before, strict=True)):
+                break
+            time.sleep(0.02)
+        else:
+            told = f"(descriptors, threads, children) are {held()}, were {before}; {doings()}"
+            case.fail("left over", f"{what}: {told}")
 
     def _loader(self, case: Case, rng: random.Random, kept: list[Any]) -> None:
         workers = {"num_workers": rng.randint(1, 3), "workers": rng.choice(["process", "process", "thread"])}
@@ -101,6 +121,24 @@ class Collector(Scenario):
             run.run()
         except training.StoppedError as error:
             _cycle(rng, [run, watch, error])
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads of Python and children of this process."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children(os.getpid()))
+
+
+def doings() -> str:
+    """Where the other threads of Python are."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {names.get(ident, "?"): frame for ident, frame in sys._current_frames().items()}
+    told = []
+    for name, frame in frames.items():
+        calls = traceback.extract_stack(frame)[-6:]
+        told.append(f"{name}: " + " < ".join(f"{Path(c.filename).name}:{c.lineno} {c.name}" for c in reversed(calls)))
+    return "; ".join(told[: 4 if len(told) > 1 else 0])
 
 
 def _keep(kept: list[Any], array: Any, whether: bool) -> None:

@@ -23,6 +23,9 @@ class DamagedCheckpoints(Scenario):
         shutil.copytree(case.data / "run", folder / "run")
         shutil.copytree(case.data / "run-twin", folder / "twin")
         expected = training.reference(case.data)
+        if rng.random() < 0.1:
+            self._best(case)
+            return
         checkpoints = sorted((folder / "run" / "checkpoints").glob("checkpoint-*"))
         everything = rng.random() < 0.15
         said = []
@@ -46,6 +49,25 @@ class DamagedCheckpoints(Scenario):
             case.fail("silent", f"{what}: all checkpoints are damaged, and the run began at {got['began']}")
         elif got["began"] != newest and not any(checkpoints[-1].name in told for told in heard.told):
             case.fail("silent", f"{what}: passed over without a warning; began at {got['began']}, told {heard.told}")
+
+    def _best(self, case: Case) -> None:
+        """The best model that was kept: it alone is in its folder."""
+        place = case.folder / "run" / "best"
+        (path,) = place.glob("checkpoint-*")
+        expected = self._kept(place)
+        change = draw(case.rng, path, [file.name for file in path.iterdir()])
+        twins = sorted((case.folder / "twin" / "best").glob("checkpoint-*"))
+        if change.apply(path, twins[0] if twins else None):
+            found = case.attempt(f"{path.name}/{change}, the best model", lambda: self._kept(place))
+            if not isinstance(found, Refused) and found != expected:
+                case.fail("silent", f"{path.name}/{change}: another best model, of {found[0]} instead of {expected[0]}")
+
+    def _kept(self, place: Path) -> tuple[float, str]:
+        from feedline.train.controllers import KeepBest
+
+        model = training.Model()
+        value = KeepBest(place).restore(model)
+        return value, training.print_of(model)
 
     def _draw(self, case: Case, path: Path) -> Change:
         files = [file.name for file in path.iterdir()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 
 import feedline as fl
 from tests.torture import data, items
@@ -34,6 +35,10 @@ class FewDescriptors(Scenario):
             read, promised = items_of, (fl.FeedlineError, OSError)
         else:
             corpus = case.data / "few"
+            if case.rng.random() < 0.5:  # without its indices
+                corpus = case.folder / "few"
+                indices = shutil.ignore_patterns("*.feedline-index")
+                shutil.copytree(case.data / "few", corpus, ignore=indices)
             expected = data.in_order(fl.MinibatchSource(data.FORMATS[kind](corpus), max_sweeps=2, **order))
             feed, read, promised = None, data.in_order, (fl.FeedlineError,)
 

@@ -103,7 +103,7 @@ class Disk:
     def limited(self, program: Any, *arguments: Any) -> Any:
         """Run a program, in a process of its own, within the limit."""
         if not self._mounted:
-            room = max(1, self._room)
+            room = max(1, self._room // 3)  # of one file: what is written is several
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         return program(*arguments)
 

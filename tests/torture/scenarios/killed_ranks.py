@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 import random
 import signal
@@ -168,7 +167,11 @@ def train(rank: int, world: int, port: int, folder: Path, corpus: Path) -> dict[
         saving=Saving(folder, every=fl.minibatches(3)),
         validation=Evaluation(held_out, every=fl.minibatches(8)),
     ).run()
-    found = {"parameters": _print(model), "counts": [run.samples, run.minibatches, run.sweeps], "began": watch.began}
+    found = {
+        "parameters": training.print_of(model),
+        "counts": [run.samples, run.minibatches, run.sweeps],
+        "began": watch.began,
+    }
     torch.distributed.destroy_process_group()
     return found
 
@@ -193,7 +196,7 @@ def train_plain(rank: int, world: int, port: int, folder: Path, corpus: Path, la
         forward=lambda model, minibatch: model(minibatch["x"].torch() / 60),
     )
     run = TrainingSession(trainer, source, 12, reporters=[Late()], saving=Saving(folder, every=0.05)).run()
-    found = {"parameters": _print(model), "counts": [run.samples]}
+    found = {"parameters": training.print_of(model), "counts": [run.samples]}
     torch.distributed.destroy_process_group()
     return found
 
@@ -232,10 +235,3 @@ def push(rank: int, world: int, port: int, luck: float) -> list[float]:
         store.barrier()
         store.pull("w", out)
     return [float(v) for v in out.unique().tolist()]
-
-
-def _print(model: Any) -> str:
-    h = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        h.update(name.encode() + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return h.hexdigest()

@@ -54,6 +54,8 @@ class KilledWriters(Scenario):
         left |= {n for n in writers.names(corpora) - before if not n.endswith(".feedline-index")}
         if left:
             case.fail("left over", f"{writer.name}: {sorted(left)[:5]}")
+        elif writer.alike and writer.shared and writers.print_of(target) != writers.print_of(whole):
+            case.fail("silent", f"{writer.name}: after kills other bytes than without")
 
 
 def _kind(name: str) -> str:
