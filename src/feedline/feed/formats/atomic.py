@@ -22,6 +22,7 @@ from typing import BinaryIO
 from feedline.errors import DataError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
 @contextlib.contextmanager
@@ -56,7 +57,7 @@ def atomic_file(path: Path, mode: int = 0o644, hint: str | None = None) -> Itera
 
 @contextlib.contextmanager
 def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None = None) -> Iterator[None]:
-    """A block that writes ``what`` into ``folder``: a full disk is a DataError about ``path``.
+    """A block that writes ``what`` into ``folder``: no room, or no descriptor, is a DataError about ``path``.
 
     Raises:
         DataError: no space is left, or a file would pass a size limit.
@@ -67,6 +68,12 @@ def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None =
         if error.errno in _NO_SPACE:
             raise DataError(
                 f"expected room for {what} in {folder}, got: {error.strerror}", path=str(path), hint=hint
+            ) from error
+        if error.errno in _NO_DESCRIPTOR:
+            raise DataError(
+                f"expected to open {what} in {folder}, got: {error.strerror}",
+                path=str(path),
+                hint="raise the limit (ulimit -n), or close what is open",
             ) from error
         raise
 

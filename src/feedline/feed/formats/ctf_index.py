@@ -136,6 +136,12 @@ class CtfIndex:
         if _native.crc32c(table) != head.table_crc:
             raise DamagedIndexError("a damaged chunk table")
         self.table = np.frombuffer(table, CHUNK)
+        size_of_text, rows = np.uint64(min(head.file_size, 2**63 - 1)), self.table
+        # Whoever wrote it wrote the checksums too: what is added up later has to stay a number.
+        if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
+            raise DamagedIndexError("chunks that lie outside the text")
+        if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
+            raise DamagedIndexError("chunks of impossibly many samples")
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         if self.first[-1] != head.sequences or (self.table["sequences"] > head.sequences).any():
             raise DamagedIndexError("a chunk table of other sequences")
