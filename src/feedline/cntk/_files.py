@@ -133,6 +133,8 @@ def _made(about: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
         return apply(about["op"], _chosen(nodes, about["inputs"]), attributes, about["name"])
     if tensor is not None:
         dtype = _dtype(about["dtype"])
+        if type(about["trains"]) is not bool:
+            raise ValueError(f"expected true or false as trains, got {str(about['trains'])[:80]!r}")
         weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, about["trains"], about["keeps"])
         return parameter_node(weights, about["name"])
     kind = Type(_tuple(about["shape"]), _tuple(about["axes"]))

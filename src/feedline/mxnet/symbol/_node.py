@@ -185,6 +185,10 @@ def from_json(text: str) -> tuple[Entry, ...]:
         operator = None if op == "null" else CALLED[op]
         node = Node(operator, name, {str(k): str(v) for k, v in attributes.items()}, inputs)
         if operator is not None:
+            # Names are made for as many as there are said to be: not before that many are there.
+            count = getattr(node.p, "num_args", None)
+            if type(count) is int and count > len(inputs):
+                raise MXNetError(f"expected {count} inputs for node {i}, `{name}`, got {len(inputs)}")
             expected = node.input_names
             if len(expected) != len(inputs):
                 raise MXNetError(f"expected inputs {', '.join(expected)} for node {i}, `{name}`, got {len(inputs)}")
