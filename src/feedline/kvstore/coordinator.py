@@ -131,12 +131,16 @@ class Coordinator:
 
     # ---- barrier --------------------------------------------------------------------------------------------
 
+    async def ticket(self, worker: str) -> tuple[str, int] | None:
+        """Which barrier is the next one, so that an answer of `arrive` that is lost can be asked for; None: join first."""
+        return (self._life, self._passed) if worker in self._ranks else None
+
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:
         """Wait at the barrier, for a while.
 
         Args:
             worker: its name.
-            ticket: of the call before, for the same barrier.
+            ticket: of the barrier; None: of the next one.
             seconds: to wait at most.
 
         Returns:

@@ -97,12 +97,15 @@ class Membership:
         import ray
 
         missing = dict[int, tuple[bool, str]]()
-        patience = 0.0  # the first answer brings the ticket, and comes at once
         settled = False
         try:
             while True:
                 settled = False
                 try:
+                    if self._ticket is None:
+                        asked = self._coordinator.ticket.remote(self.name)
+                        self._ticket = ray.get(asked, timeout=remaining(deadline) + 1)
+                    patience = min(1.0, remaining(deadline))
                     asked = self._coordinator.arrive.remote(self.name, self._ticket, patience)
                     answer = ray.get(asked, timeout=remaining(deadline) + 1)
                 except ray.exceptions.ActorUnavailableError:
@@ -123,7 +126,6 @@ class Membership:
                 if self._ticket is None:  # it does not know us, or does not answer
                     time.sleep(PAUSE)
                     self._be_known(max(0.1, remaining(deadline)))
-                patience = min(1.0, remaining(deadline))
         finally:
             if settled:
                 self._ticket = None
