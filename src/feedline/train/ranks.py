@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,17 +126,12 @@ class Ranks:
         return self._own
 
 
-def restore_random_state(states: Sequence[Mapping[str, Any]], own: int) -> None:
-    """Set the generators of rank ``own``; one that the saved run did not have seeds its own from rank 0's.
+def checked_random_state(states: Any, own: int) -> Callable[[], None]:
+    """What sets the generators of rank ``own``; one that the saved run did not have seeds its own from rank 0's.
 
     Raises:
-        StateError: they are no states of generators; none has changed then.
+        StateError: they are no states of generators.
     """
-    checked_random_state(states, own)()
-
-
-def checked_random_state(states: Any, own: int) -> Callable[[], None]:
-    """What sets the generators of rank ``own``, see `restore_random_state`; nothing has changed before it is called."""
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
     if own < len(states):

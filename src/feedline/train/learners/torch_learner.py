@@ -12,10 +12,6 @@ from feedline.errors import StateError, shown
 from feedline.train.learners.base import Batch, Learner, Step
 from feedline.train.schedules import Schedule, Values
 
-#: What torch's own optimizers keep in the shape of a parameter.
-_ADAM, _OTHERS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf"}, {"momentum_buffer", "ax", "prev", "step_size"}
-_SHAPED = frozenset(_ADAM | _OTHERS | {"square_avg", "grad_avg", "acc_delta", "sum"})
-
 
 class TorchLearner(Learner):
     """Updates by a `torch.optim.Optimizer`, which sees the gradients (mean, unless told otherwise) as ``.grad``.
@@ -114,8 +110,10 @@ class TorchLearner(Learner):
             state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
             groups = [_unflat(group, tensors) for group in own["groups"]]
             self._check_groups(groups)
-            for place, held in state.items():
-                self._check_kept(self._list[place], held)
+            for group in groups:
+                for place in group["params"]:
+                    if state.get(place):
+                        self._check_kept(group, self._list[place], state[place])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r:.300}") from error
 
@@ -142,12 +140,37 @@ class TorchLearner(Learner):
                         f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(own[key], 40)}"
                     )
 
-    def _check_kept(self, parameter: torch.Tensor, held: Any) -> None:
-        """ValueError unless it is a mapping of text, with tensors of shapes that can be known."""
-        known = type(self.optimizer).__module__.startswith("torch.optim")
-        for name, value in held.items():
-            if known and name in _SHAPED and isinstance(value, torch.Tensor) and value.shape != parameter.shape:
-                raise ValueError(f"`{name}` of shape {tuple(value.shape)}, expected {tuple(parameter.shape)}")
+    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, held: Mapping[str, Any]) -> None:
+        """ValueError unless it is what the optimizer would keep of a parameter; of torch's own, that is known."""
+        for name, like in _kept(type(self.optimizer), group, parameter.dim()).items():
+            value = held[name]
+            tensor = isinstance(value, torch.Tensor)
+            if not isinstance(like, torch.Tensor) or like.dim() == 0:
+                wants_number = isinstance(like, (int, float, torch.Tensor))
+                fits = not wants_number or type(value) in (int, float) or (tensor and value.numel() == 1)
+            elif like.shape == (2,) * parameter.dim():
+                fits = tensor and value.shape == parameter.shape
+            else:
+                fits = tensor and value.dim() == like.dim()
+            if not fits:
+                got = f"a tensor of shape {tuple(value.shape)}" if tensor else shown(value, 40)
+                raise ValueError(f"`{name}` of a parameter of shape {tuple(parameter.shape)} is {got}")
+
+
+def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any]:
+    """What an optimizer of torch's own keeps of a parameter of size 2 in every dimension; nothing of another."""
+    if not kind.__module__.startswith("torch.optim"):
+        return {}
+    parameter = torch.zeros((2,) * dimensions, requires_grad=True)
+    parameter.grad = torch.ones_like(parameter)
+    options = {key: value for key, value in group.items() if key not in ("params", "foreach", "fused", "capturable")}
+    try:
+        optimizer: Any = kind([{**options, "params": [parameter]}])
+        optimizer.step()
+    except Exception:  # it cannot be tried out so: sparse gradients, a closure
+        return {}
+    kept: Mapping[str, Any] = optimizer.state[parameter]
+    return kept
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -199,4 +222,5 @@ def _alike(saved: Any, own: Any) -> bool:
     numbers = (int, float, torch.Tensor)
     if isinstance(own, numbers) and not isinstance(own, bool):
         return isinstance(saved, numbers) and not isinstance(saved, bool)
-    return own is None or saved is None or type(saved) is type(own)
+    switches = (bool, type(None))
+    return type(saved) is type(own) or (isinstance(own, switches) and isinstance(saved, switches))
