@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import operator
@@ -26,7 +27,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     ahead = data.draw(st.sampled_from([0, 1 << 60]))  # bytes from which on minibatches are copied ahead
     folder = tmp_path_factory.mktemp("q")
     whole = world.source(max_sweeps=2)
-    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, told, hidden)
+    damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
     ranks = [
         damaged.source(max_sweeps=2, partition=(i, count), on_error="skip", quarantine=folder / f"{i}.jsonl")
         for i in range(count)

@@ -120,6 +120,12 @@ class Chunk:
             errors = found.errors(list(self.schema), None, None) | errors
         return Chunk(self.schema, values_of(self.schema, arrays), errors)
 
+    def slice(self, start: int, stop: int) -> Chunk:
+        """The sequences ``start:stop`` as a chunk over the same arrays."""
+        values = {name: value.slice(start, stop) for name, value in self.values.items()}
+        errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
+        return Chunk(self.schema, values, errors, seals=self.seals)
+
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
 

@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
-from feedline.feed.formats.store.workplace import Workplace, clear_leftovers, sync_folder
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
 
@@ -63,7 +63,7 @@ class StoreWriter:
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
         clear_leftovers(self.path)
-        self._refuse_existing()
+        self.refuse_existing(self.path, overwrite)
         self._pending: list[Piece] = []
         self._pending_bytes = 0
         self._ragged: set[str] = set()
@@ -202,19 +202,24 @@ class StoreWriter:
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
-        sync_folder(self._folder)
-        self._refuse_existing()
+        self.refuse_existing(self.path, self._overwrite)
         assert self._workplace is not None
-        self._workplace.take_place()
+        self._workplace.publish()
         self.manifest = manifest
 
-    def _refuse_existing(self) -> None:
-        if not os.path.lexists(self.path):
+    @staticmethod
+    def refuse_existing(path: Path, overwrite: bool) -> None:
+        """Check that a store may be written to ``path``.
+
+        Raises:
+            FileExistsError: something is there that is not a store, or is not to be overwritten.
+        """
+        if not os.path.lexists(path):
             return
-        if not self._overwrite:
-            raise FileExistsError(f"{self.path} exists; pass overwrite=True to replace a store, or choose another name")
-        if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise FileExistsError(f"{self.path} is not a feedline store, so overwrite=True does not replace it")
+        if not overwrite:
+            raise FileExistsError(f"{path} exists; pass overwrite=True to replace a store, or choose another name")
+        if path.is_symlink() or not (path / MANIFEST).is_file():
+            raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
