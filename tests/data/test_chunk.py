@@ -90,3 +90,16 @@ def test_selecting_checks_indices():
     with pytest.raises(DataError, match=r"expected indices in \[0, 5\), got 5"):
         value.select([1, 2])
     assert value.select([1, 3]).indices.tolist() == [2, 3, 1, 2]
+
+
+def test_what_is_printed_of_a_file_that_was_cut(tmp_path):
+    """Tracebacks show what is at hand, and there it is that a cut file is met."""
+    path = tmp_path / "offsets"
+    np.arange(20_001).tofile(path)
+    value = Value.from_dense(np.zeros(20_000), np.memmap(path, np.int64, "r"))
+    value._offsets = np.memmap(path, np.int64, "r")
+    chunk = Chunk(Schema({"x": Stream((), "float64")}), {"x": value})
+    assert "20000 sequences of 1 to 1 (20000 samples)" in repr(chunk)
+    os.truncate(path, 4096)
+    assert "20000 sequences (20000 samples) of a file that was cut" in repr(chunk)
+    assert "of a file that was cut" in repr(value)

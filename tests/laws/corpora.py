@@ -85,8 +85,9 @@ class World:
     block: int | None = None  # bytes of a block, where chunks are read in slices
 
     def corpus(self):
-        sliced = self.block is not None
-        return CountedCorpus(self.lengths, self.chunk_sizes, self.random_access, self.bad, self.hidden, sliced)
+        return CountedCorpus(
+            self.lengths, self.chunk_sizes, self.random_access, self.bad, self.hidden, self.block is not None
+        )
 
     def source(self, **changes):
         with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):

@@ -110,6 +110,7 @@ def shuffled(
         FileExistsError: something of that name is there already.
     """
     work = destination.parent / f".{destination.name}.shuffling"
+    clear_leftovers(destination)
     try:
         StoreWriter.refuse_existing(destination, overwrite)
     except FileExistsError:
@@ -125,7 +126,7 @@ def shuffled(
                 manifest = combine(merged, place.folder)
                 StoreWriter.refuse_existing(destination, overwrite)
                 (work / DONE).touch()
-                place.take_place()
+                place.publish()
             except BaseException:
                 place.drop()
                 raise
@@ -195,7 +196,9 @@ def _sort(
             file.write(json.dumps(run).encode())
         runs.append(run)
 
-    for chunk, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+    for mapped, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+        # A copy, which is checked: sequences with impossible entries are unreadable then.
+        chunk = mapped.take(np.arange(mapped.num_sequences))
         if chunk.errors:
             if settings.on_error == "raise":
                 raise chunk.errors[min(chunk.errors)]

@@ -146,8 +146,13 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     source._ahead.threshold = 0 if ahead else 1 << 60
     for _ in range(3):
         source.next_minibatch(100)
-    state = source.state_dict()
+    source.state_dict()  # holds a digest of the content, which is made once
     os.truncate(path, 128 + 32 * 5000)
+    with pytest.raises(DataError, match="cut to 160128 bytes"):
+        for minibatch in source.minibatches(100):  # those that were copied already
+            assert minibatch["x"].rows[:, 0].tolist() == (4 * minibatch.ids + 1).tolist()
+    state = source.state_dict()
+    assert state["sequence"] <= 500
     for size in (100, 100, 10_000):
         with pytest.raises(DataError, match="cut to 160128 bytes") as caught:
             source.next_minibatch(size)
@@ -158,5 +163,5 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     with pytest.raises(DataError, match="cut to 160128 bytes"):
         fl.ArrayDeserializer(x=source.corpus.read(0)["x"].rows)
     path.write_bytes(content)
-    assert source.next_minibatch(100).ids[0] == 300
+    assert source.next_minibatch(100).ids[0] == state["sequence"]
     source.close()

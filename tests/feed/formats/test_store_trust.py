@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.data.faults import BadEntriesError
 from feedline.feed.formats.store import MANIFEST
+from feedline.feed.timeline import blocks
 from tests.feed.formats.test_store import forge, put, write
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -239,6 +241,64 @@ def test_other_bytes_of_the_same_size(whole, tmp_path_factory, seed, ahead):
     shutil.rmtree(folder)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_slices_of_chunks_are_slices(whole, data):
+    """Read alone they are what slicing the chunk gives, offsets in memory of their own."""
+    corpus = fl.StoreDeserializer(whole)
+    number = data.draw(st.integers(0, len(corpus.chunks()) - 1))
+    count = corpus.chunks()[number].sequences
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, count), st.integers(0, count))))
+    chunk, expected = corpus.read_slice(number, start, stop), corpus.read(number).slice(start, stop)
+    assert len(chunk.seals) == len(expected.seals) == 1
+    for name, value in chunk.values.items():
+        assert value == expected[name]
+        assert value.one_sample_each == expected[name].one_sample_each
+    assert chunk["t"].offsets.flags.writeable
+
+
+@pytest.mark.parametrize("stream", ["x", "t", "y", "s", "b"])
+def test_slices_of_damaged_chunks(store, stream):
+    """Random bytes in a part: a slice is refused or can do no harm."""
+    part = store / "part-00000.arrow"
+    content = part.read_bytes()
+    info = fl.StoreDeserializer(store)._manifest.parts[0].chunks
+    start, size = int(info["byte"][0]), int(info["bytes"][0])
+    rng = np.random.default_rng(5)
+    told = 0
+    for _ in range(300):
+        damaged = np.frombuffer(bytearray(content), np.uint8)
+        at = start + rng.integers(0, size, 3)
+        damaged[at] = rng.integers(0, 256, 3)
+        part.write_bytes(damaged.tobytes())
+        try:
+            chunk = fl.StoreDeserializer(store, [stream]).read_slice(0, 20, 60)
+            chunk = chunk.take(np.arange(40))
+        except fl.DataError as error:
+            assert error.path == str(part)  # noqa: PT017  # most changes are to rows
+            told += 1
+        else:
+            chunk[stream].dense()
+    assert told > 0 or stream == "b"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_part_that_is_cut_under_windows_of_blocks(store, expected, size):
+    """Large stores are read in blocks: slices of chunks."""
+    options = {"shuffle": fl.Window(bytes=30_000), "seed": 3, "max_sweeps": 1}
+    with mock.patch.object(blocks, "BLOCK_BYTES", 2000):
+        source = fl.MinibatchSource(fl.StoreDeserializer(store), **options)
+    assert source.state_dict()["order"] == "feedline-2"
+    delivered = rows_of(source.next_minibatch(100))
+    part = store / "part-00000.arrow"
+    os.truncate(part, size % part.stat().st_size)
+    with pytest.raises(fl.DataError, match=r"cut|expected a file of") as caught:
+        for minibatch in source.minibatches(100):
+            delivered |= rows_of(minibatch)
+    assert caught.value.path == str(part)
+    assert all(expected[i] == rows for i, rows in delivered.items())
+
+
 # ---- entries that cannot be -----------------------------------------------------------------------------
 
 
@@ -331,7 +391,11 @@ def test_bad_sequences_in_joins_selections_and_conversions(store, tmp_path):
         fl.convert(store, tmp_path / "copy")
     assert (caught.value.sequence, caught.value.stream) == (41, "y")
     assert not (tmp_path / "copy").exists()
-    assert fl.convert(store, tmp_path / "copy", on_error="skip").skipped == 2
+    for seed in (None, 1):
+        with pytest.raises(fl.DataError, match="got 7"):
+            fl.convert(store, tmp_path / "shuffled", shuffle=seed)
+        options = {"on_error": "skip", "shuffle": seed, "overwrite": True}
+        assert fl.convert(store, tmp_path / "copy", **options).skipped == 2
     copy = fl.StoreDeserializer(tmp_path / "copy", verify=True)
     assert copy.select(np.arange(N - 2)).errors == {}
 
@@ -458,7 +522,7 @@ def test_lengths_that_contradict_the_data_are_noticed(store):
     lengths = np.load(file)
     lengths[[5, 6]] += np.array([1, -1], np.int32)
     file.write_bytes(file.read_bytes()[:128] + lengths.tobytes())
-    with pytest.raises(fl.DataError, match=rf"expected {lengths[5]} samples in sequence 5 of the chunk") as caught:
+    with pytest.raises(fl.DataError, match=rf"expected {lengths[5]} samples in sequence 5 of those read") as caught:
         fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=False).next_minibatch(100)
     assert (caught.value.stream, caught.value.path) == ("t", str(store / "part-00000.arrow"))
 

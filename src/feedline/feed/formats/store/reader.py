@@ -8,10 +8,11 @@ was cut under them (see `mapped`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +94,32 @@ class StoreDeserializer(Deserializer):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``.
+        """Views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
 
         Raises:
             DataError: the file was cut, is damaged, or contradicts the manifest.
         """
-        part, i = self._locate(chunk)
-        mapped = self._map(part)
-        mapped.file.check()
-        if self._verify and chunk not in self._verified:
-            _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
-            self._verified.add(chunk)
-        return Chunk(self.schema, self._decode(chunk, part, i, mapped), seals=[mapped.file.seal])
+        part, i, mapped = self._opened(chunk)
+        ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        values = self._decoded(part, i, mapped, ordinals, columns.decode)
+        self._check_samples(chunk, part, i, mapped.file.path, values)
+        return Chunk(self.schema, values, seals=[mapped.file.seal])
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Views of the sequences ``start:stop`` of chunk number ``chunk``, and copies of their offsets.
+
+        Reads and checks no more than these.
+
+        Raises:
+            DataError: as `read`.
+        """
+        part, i, mapped = self._opened(chunk)
+        count = int(part.chunks["sequences"][i])
+        start, stop, _ = slice(start, stop).indices(count)
+        first = int(self._starts[chunk])
+        decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
+        values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
+        return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
@@ -161,49 +176,63 @@ class StoreDeserializer(Deserializer):
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
 
-    def _decode(self, chunk: int, part: Part, i: int, mapped: _MappedPart) -> dict[str, Value]:
-        path = mapped.file.path
+    def _opened(self, chunk: int) -> tuple[Part, int, _MappedPart]:
+        """The part that a chunk lies in, its number there, and the map of the part."""
+        part, i = self._locate(chunk)
+        mapped = self._map(part)
+        mapped.file.check()
+        if self._verify and chunk not in self._verified:
+            _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
+            self._verified.add(chunk)
+        return part, i, mapped
+
+    def _decoded(
+        self, part: Part, i: int, mapped: _MappedPart, ordinals: tuple[int, int], decode: Callable[..., Value]
+    ) -> dict[str, Value]:
+        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``."""
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
-        first, stop = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
         try:
             batch = Batch(mapped.file, start, size, mapped.arrow)
         except ValueError as error:
-            raise _damaged(str(error), path, start) from error
-        sides = {name: self._side(name) for name in self.schema if name in self._manifest.lengths}
+            raise damaged(str(error)) from error
         values = {}
         for name in self.schema:
             column = batch.arrow.column(mapped.arrow.get_field_index(name))
             if len(column) != sequences:
-                raise _damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", path, start, name)
-            stream = self._manifest.schema[name]
-            lengths = sides[name].view(first, stop) if name in sides else None
+                raise damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", stream=name)
+            side = self._side(name) if name in self._manifest.lengths else None
+            lengths = None if side is None else side.view(*ordinals)
             try:
-                value = columns.decode(column, stream, lengths, name in part.ragged, batch)
+                value = decode(column, self._manifest.schema[name], lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
-                if name in sides:
-                    sides[name].check()  # it may be its lengths that are not there any more
-                raise _damaged(str(error), path, start, name) from error
-            if name in sides:
-                sides[name].check()
-                total = int(part.totals[name][i])
-                if value.num_samples != total:
-                    raise _damaged(f"expected {total} samples, got {value.num_samples}", path, start, name)
+                if side is not None:
+                    side.check()  # it may be its lengths that are not there any more
+                raise damaged(str(error), stream=name) from error
+            if side is not None:
+                side.check()
                 if value.one_sample_each:
                     # Written before the stream turned out to have sequences: all chunks look alike.
                     value = _with_offsets(value)
             values[name] = value
-        expected, got = self.chunks()[chunk].samples, self._samples_in(chunk, part, i)
-        if expected != got:
-            raise _damaged(f"expected {expected} samples in the chunk, got {got}", path, start)
         return values
 
-    def _samples_in(self, chunk: int, part: Part, i: int) -> int:
-        """Samples of a chunk that was decoded, as its sequences have them."""
+    def _check_samples(self, chunk: int, part: Part, i: int, path: str, values: Mapping[str, Value]) -> None:
+        """Compare the samples of a chunk with those by the manifest."""
+        damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
+        for name in values.keys() & self._manifest.lengths.keys():
+            total = int(part.totals[name][i])
+            if values[name].num_samples != total:
+                raise damaged(f"expected {total} samples, got {values[name].num_samples}", stream=name)
         ragged, plain = self._counted()
         if len(ragged) == 1 and not plain:
-            return int(part.totals[ragged[0]][i])  # which was compared
-        lengths = self.lengths(np.arange(self._starts[chunk], self._starts[chunk + 1]))
-        return int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
+            got = int(part.totals[ragged[0]][i])
+        else:
+            lengths = self.lengths(np.arange(self._starts[chunk], self._starts[chunk + 1]))
+            got = int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
+        expected = self.chunks()[chunk].samples
+        if expected != got:
+            raise damaged(f"expected {expected} samples in the chunk, got {got}")
 
     # ---- lengths ------------------------------------------------------------------------------------
 

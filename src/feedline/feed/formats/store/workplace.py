@@ -38,32 +38,19 @@ class Workplace:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._locks: list[int] = []
+        self._lock: int | None = None
         for _ in range(_ATTEMPTS):
-            self._tag = _machine() + secrets.token_hex(4)
-            self.folder = path.parent / f".{path.name}.writing-{self._tag}"
+            self.folder = path.parent / f".{path.name}.writing-{_tag()}"
             self.folder.mkdir()
             # Before it is locked it looks like one that was left; whoever removes it has it locked meanwhile.
-            if self._lock(self.folder):
+            self._lock = _lock(self.folder)
+            if self._lock is not None:
                 return
         raise OSError(f"cannot make a folder beside {path}: others remove it")
 
-    def take_place(self) -> None:
-        """Give the folder the name of the destination; what has that name now is removed afterwards."""
-        old = None
-        if self._path.exists():
-            old = self._path.parent / f".{self._path.name}.old-{self._tag}"
-            self._lock(self._path)
-            os.rename(self._path, old)
-        try:
-            os.rename(self.folder, self._path)
-        except BaseException:
-            if old is not None:
-                os.rename(old, self._path)
-            raise
-        sync_folder(self._path.parent)
-        if old is not None:
-            shutil.rmtree(old)
+    def publish(self) -> None:
+        """Give the folder the name of the destination; what has it is replaced."""
+        publish(self.folder, self._path)
         self._unlock()
 
     def drop(self) -> None:
@@ -71,23 +58,56 @@ class Workplace:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._unlock()
 
-    def _lock(self, folder: Path) -> bool:
-        """Keep ``folder`` locked; False if somebody else has locked or removed it."""
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._locks.append(descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            except OSError:
-                pass  # nobody can lock it here, so nobody will take it for one that was left
-            return os.path.samestat(os.fstat(descriptor), os.stat(folder))
-        return False
-
     def _unlock(self) -> None:
-        while self._locks:
-            os.close(self._locks.pop())
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Give a finished store its name; what has it is replaced."""
+    sync_folder(folder)
+    old = lock = None
+    if path.exists():
+        old = path.parent / f".{path.name}.old-{_tag()}"
+        lock = _lock(path)
+    try:
+        if old is not None:
+            os.rename(path, old)
+        try:
+            os.rename(folder, path)
+        except BaseException:
+            if old is not None:
+                os.rename(old, path)
+            raise
+        sync_folder(path.parent)
+        if old is not None:
+            shutil.rmtree(old)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that keeps ``folder`` locked while it is open; None if somebody else has locked or removed it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            pass  # nobody can lock it here, so nobody will take it for one that was left
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            return descriptor
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def clear_leftovers(path: Path) -> None:
@@ -121,6 +141,10 @@ def _clear(left: Path, old: bool, path: Path) -> None:
         pass  # somebody lives there, or it is not ours to remove
     finally:
         os.close(descriptor)
+
+
+def _tag() -> str:
+    return _machine() + secrets.token_hex(4)
 
 
 def _machine() -> str:

@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
-from feedline.feed.formats.store.workplace import Workplace, clear_leftovers, sync_folder
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
 
@@ -202,10 +202,9 @@ class StoreWriter:
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
-        sync_folder(self._folder)
         self.refuse_existing(self.path, self._overwrite)
         assert self._workplace is not None
-        self._workplace.take_place()
+        self._workplace.publish()
         self.manifest = manifest
 
     @staticmethod
