@@ -58,7 +58,7 @@ class KilledSessions(Scenario):
         trained = [ended.result for ended in ends if ended.result is not None]
         if len(trained) == 2 and trained[1]["began"] < trained[0]["counts"][0]:
             case.fail("silent", f"two sessions in one folder at a time, from {[one['began'] for one in trained]}")
-        case.tally("refused sessions", sum(ended.promised for ended in ends))
+        case.tally("refused sessions", sum(bool(ended.promised) for ended in ends))
         shutil.rmtree(folder)
 
 
