@@ -8,6 +8,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/shared_memory.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -24,9 +25,11 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
+  native/bindings/shared_memory.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp)

@@ -11,6 +11,7 @@ void bind_ctf(nb::module_& m);
 void bind_merge(nb::module_& m);
 void bind_tensors(nb::module_& m);
 void bind_quantize(nb::module_& m);
+void bind_shared_memory(nb::module_& m);
 
 NB_MODULE(_native, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
@@ -23,4 +24,5 @@ NB_MODULE(_native, m) {
     bind_merge(m);
     bind_tensors(m);
     bind_quantize(m);
+    bind_shared_memory(m);
 }
