@@ -9,6 +9,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/parquet.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -26,10 +27,12 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
+  native/bindings/parquet.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_parquet.cpp
   native/tests/test_store.cpp)

@@ -9,6 +9,7 @@ void bind_gather(nb::module_& m);
 void bind_crc32c(nb::module_& m);
 void bind_ctf(nb::module_& m);
 void bind_merge(nb::module_& m);
+void bind_parquet(nb::module_& m);
 void bind_tensors(nb::module_& m);
 void bind_quantize(nb::module_& m);
 
@@ -21,6 +22,7 @@ NB_MODULE(_native, m) {
     bind_crc32c(m);
     bind_ctf(m);
     bind_merge(m);
+    bind_parquet(m);
     bind_tensors(m);
     bind_quantize(m);
 }

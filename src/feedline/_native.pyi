@@ -38,6 +38,7 @@ class CtfParser:
         size_stream: int = -1,
         lenient: bool = False,
         *,
+        fill: bool,
         memory_limit: int,
     ) -> None: ...
     def parse(
@@ -89,6 +90,10 @@ def merge_tensors(
 def pad(
     rows: NDArray[Any], offsets: NDArray[np.int64], fill: NDArray[Any], length: int = -1
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]: ...
+def parquet_footer(
+    data: Any,
+) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+def parquet_page(data: Any) -> tuple[int, int, int, int] | None: ...
 def quantize(
     bits: int,
     threshold: float,

@@ -1,6 +1,6 @@
 """`cntk.initializer`: first values of parameters, by CNTK's rules for fan-in and fan-out, from torch's generators.
 
-Distributions are CNTK's, random streams are not: the same seed gives other numbers here.
+Distributions and seeds are CNTK's, see `cntk._seeds`; random streams are not: the same seed gives other numbers here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from feedline.cntk._seeds import seeds
+
 __all__ = [
+    "DefaultParamInitScale",
+    "SentinelValueForAutoSelectRandomSeed",
+    "SentinelValueForInferParamInitRank",
     "bilinear",
     "glorot_normal",
     "glorot_uniform",
@@ -24,6 +29,11 @@ __all__ = [
     "xavier",
 ]
 
+# CNTK's words for what is not given.
+SentinelValueForAutoSelectRandomSeed = 2**64 - 3
+SentinelValueForInferParamInitRank = 2**31 - 1
+DefaultParamInitScale = 1
+
 
 class Initializer:
     """Fills a new parameter.
@@ -32,7 +42,7 @@ class Initializer:
         draw: ``draw(tensor, fan_in, fan_out, generator)`` fills a torch tensor in place.
         output_rank: how many of the last axes are outputs; negative: of the first ones, as convolution kernels have it.
         filter_rank: how many axes, from the end, are a window of a convolution.
-        seed: of a generator of its own at each fill; None: torch's global one.
+        seed: of a generator of its own at each fill; None: each parameter takes one when it is made.
     """
 
     def __init__(
@@ -42,23 +52,30 @@ class Initializer:
         filter_rank: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self.draw, self.output_rank, self.filter_rank, self.seed = draw, output_rank, filter_rank, seed
+        self.draw, self.output_rank, self.filter_rank = draw, output_rank, filter_rank
+        self.seed = None if seed == SentinelValueForAutoSelectRandomSeed else seed
 
     def __call__(self, shape: tuple[int, ...]) -> Any:
         """A tensor of this shape, float32."""
         import torch
 
-        generator = None
-        if self.seed is not None:
-            generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(seeds.next() if self.seed is None else self.seed)
         tensor = torch.empty(shape)
         self.draw(tensor, *fans(shape, self.output_rank, self.filter_rank), generator)
         return tensor
 
+    def seeded(self) -> Initializer:
+        """The same for one parameter, which is filled alike however often."""
+        if self.seed is not None:
+            return self
+        return Initializer(self.draw, self.output_rank, self.filter_rank, seeds.next())
+
 
 def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | None) -> tuple[float, float]:
     """Inputs and outputs of one unit: the window counts for both."""
-    window_rank = filter_rank or 0
+    if output_rank == SentinelValueForInferParamInitRank:
+        output_rank = None
+    window_rank = 0 if filter_rank in (None, SentinelValueForInferParamInitRank) else filter_rank
     own, window = shape[: len(shape) - window_rank], math.prod(shape[len(shape) - window_rank :])
     out_rank = 1 if output_rank is None else output_rank
     if abs(out_rank) > len(own):

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Minibatch, Schema, Span, Unit
 from feedline.errors import DataError
 
+CHUNK_MEMORY = 2 << 30
+"""Bytes that a decoded chunk may take, unless told otherwise: a small file can say that it is a large one."""
+
 
 class ChunkInfo(NamedTuple):
     """What is known of a chunk before it is read.

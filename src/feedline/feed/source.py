@@ -2,7 +2,7 @@
 
 Joins the parts: a corpus (`formats`), its order (`timeline`), the rule that cuts it (`packing`), chunks in memory
 (`prefetch`) and the copy out of them (`assembly`). It guarantees the laws in tests/laws. What it costs: O(chunks) to
-open, a window of chunks plus the read-ahead budget in memory, one native call a minibatch.
+open, a window of chunks and what is read ahead (the next window) in memory, one native call a minibatch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
+from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
@@ -29,14 +30,13 @@ from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Stats
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map
 
 DEFAULT_MINIBATCH_SIZE = 256
-DEFAULT_READ_AHEAD = 64 << 20
 
 
 class MinibatchSource:
@@ -74,7 +74,8 @@ class MinibatchSource:
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
         read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
-            need where they are large; 0: none.
+            need where they are large; 0: none. None: the whole next window, at least 64 MiB; less than a window
+            makes the first minibatch of each wait for the rest of it.
 
     Attributes:
         schema: the streams delivered, after transforms.
@@ -103,7 +104,7 @@ class MinibatchSource:
         transforms: Sequence[Map | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
-        read_ahead: int = DEFAULT_READ_AHEAD,
+        read_ahead: int | None = None,
     ) -> None:
         if isinstance(corpus, (list, tuple)):
             corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
@@ -131,7 +132,8 @@ class MinibatchSource:
             if limit is not None:
                 whole_number(name, limit, least)
         whole_number("threads", threads, 1)
-        whole_number("read_ahead", read_ahead, 0)
+        if read_ahead is not None:
+            whole_number("read_ahead", read_ahead, 0)
         if callable(transforms):
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
         self.corpus = corpus
@@ -162,7 +164,8 @@ class MinibatchSource:
         self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
-        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, read_ahead if looks else 0)
+        copied = LEAST_AHEAD if read_ahead is None else read_ahead
+        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -200,8 +203,8 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
-                damaged.
+            StateError: the default partition has changed since the first read, or a loaded state names a place or
+                lanes that are not there, of a corpus whose chunks tell their sizes only when read.
             ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
         """
         if type(size) is not int or size < 1:
@@ -292,7 +295,10 @@ class MinibatchSource:
         axis = self._axis
         if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
             return None
-        cursor = axis.at(place.position, place.fingerprint)
+        try:
+            cursor = axis.at(place.position, place.fingerprint)
+        except IndexError as error:  # of a corpus whose windows have to be read to know how long they are
+            raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
         return cursor
@@ -303,6 +309,8 @@ class MinibatchSource:
         if plan is not self._window_in_use:
             self._window_in_use = plan
             self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
+        else:
+            self._reader.read_on()
 
     # ---- position and state -----------------------------------------------------------------------
 
@@ -336,8 +344,8 @@ class MinibatchSource:
             assert samples is not None
             if isinstance(self._timeline, UnsizedOrder):
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
-            if samples < 0:
-                raise IndexError(f"expected samples >= 0, got {samples}")
+            if not 0 <= samples <= states.LARGEST:
+                raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
             states.check_position(self._timeline, position)
@@ -378,6 +386,8 @@ class MinibatchSource:
             StateError: the state does not fit; the source stays where it was.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated)
+        if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
+            self._cursor_at(place)  # finds each sequence, and reads nothing
         if verify:
             states.verify(Axis(self._timeline, self._axis.lengths), place)
         self._jump(place)

@@ -218,8 +218,11 @@ def mean_variance_normalization(
 def local_response_normalization(
     operand: Any, depth_radius: int, bias: float, alpha: float, beta: float, name: str = ""
 ) -> Function:
-    """``x / (bias + alpha * s) ** beta``, s the sum of squares over channels at most ``depth_radius`` away."""
+    """``x / (bias + alpha * s) ** beta``, s the mean square of channels at most ``depth_radius`` away.
+
+    Channels that are missing at either end count as 0.
+    """
     channels, rank = node_of(operand).shape[0], len(node_of(operand).shape)
     around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
     total = plus(*(slice(around, 0, i, i + channels) for i in range(2 * depth_radius + 1))) if depth_radius else around
-    return element_divide(operand, pow(total * alpha + bias, beta), name)
+    return element_divide(operand, pow(total * (alpha / (2 * depth_radius + 1)) + bias, beta), name)

@@ -24,7 +24,7 @@ def _of(shape: Any, dtype: Any) -> Constant:
 
 
 def uniform(
-    shape: Any, dtype: Any = np.float32, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Uniform from ``low`` to ``high``."""
     return _drawn("uniform", _of(shape, dtype), (low, high), name)
@@ -36,7 +36,7 @@ def uniform_like(x: Any, low: float = 0.0, high: float = 1.0, seed: Any = None, 
 
 
 def normal(
-    shape: Any, dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Normal with standard deviation ``scale``."""
     return _drawn("normal", _of(shape, dtype), (mean, scale), name)
@@ -48,7 +48,7 @@ def normal_like(x: Any, mean: float = 0.0, scale: float = 1.0, seed: Any = None,
 
 
 def gumbel(
-    shape: Any, dtype: Any = np.float32, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Gumbel's distribution."""
     return _drawn("gumbel", _of(shape, dtype), (loc, scale), name)
@@ -59,7 +59,7 @@ def gumbel_like(x: Any, loc: float = 0.0, scale: float = 1.0, seed: Any = None, 
     return _drawn("gumbel", x, (loc, scale), name)
 
 
-def bernoulli(shape: Any, dtype: Any = np.float32, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
+def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """1 with probability ``mean``, else 0."""
     return _drawn("bernoulli", _of(shape, dtype), (mean,), name)
 
