@@ -120,7 +120,9 @@ def asked_again(begin, interrupt, then=lambda got: None):
 
 def values(batches):
     """What is in each batch."""
-    return [[np.asarray(part).tolist() for part in (batch if isinstance(batch, list) else [batch])] for batch in batches]
+    return [
+        [np.asarray(part).tolist() for part in (batch if isinstance(batch, list) else [batch])] for batch in batches
+    ]
 
 
 WORLDS = {
@@ -137,7 +139,10 @@ WORLDS = {
     "sampler of one use": lambda: {"dataset": Plain(13), "sampler": iter(range(13))},
     "batch sampler": lambda: {"dataset": Plain(13), "batch_size": 1, "batch_sampler": [[1, 2], [3], [4, 5, 6]]},
     "sampler in threads": lambda: {
-        "dataset": Plain(13), "sampler": Shuffling(13), "num_workers": 2, "workers": "thread"
+        "dataset": Plain(13),
+        "sampler": Shuffling(13),
+        "num_workers": 2,
+        "workers": "thread",
     },
     "iterable": lambda: {"dataset": Looping(13)},
     "iterable with a state": lambda: {"dataset": Counting(13)},
@@ -148,15 +153,21 @@ WORLDS = {
 if torch is not None:
     WORLDS |= {
         "torch's sampler": lambda: {
-            "dataset": Plain(13), "sampler": RandomSampler(Plain(13), generator=torch.Generator().manual_seed(3))
+            "dataset": Plain(13),
+            "sampler": RandomSampler(Plain(13), generator=torch.Generator().manual_seed(3)),
         },
         "device": lambda: {"dataset": Plain(13), "shuffle": True, "device": "cpu"},
         "travelling": lambda: {"dataset": Plain(13), "shuffle": True, "device": "somewhere"},
         "travelling from threads": lambda: {
-            "dataset": Plain(13), "device": "somewhere", "num_workers": 2, "workers": "thread"
+            "dataset": Plain(13),
+            "device": "somewhere",
+            "num_workers": 2,
+            "workers": "thread",
         },
         "travelling, skipping": lambda: {
-            "dataset": Plain(13, bad=[3, 4, 5]), "on_error": "skip", "device": "somewhere"
+            "dataset": Plain(13, bad=[3, 4, 5]),
+            "on_error": "skip",
+            "device": "somewhere",
         },
     }
 

@@ -22,8 +22,8 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
-from feedline.feed.opening import opened
 from feedline.feed.one_thread import refusal
+from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.lanes import Lanes

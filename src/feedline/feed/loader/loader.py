@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from feedline.errors import StateError
 from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetch, unit_of

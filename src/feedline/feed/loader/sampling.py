@@ -35,9 +35,7 @@ class Sampled:
         place: where to begin.
     """
 
-    def __init__(
-        self, sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: Place
-    ) -> None:
+    def __init__(self, sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: Place) -> None:
         self._sampler, self._size, self._batches, self._drop_last, self._seed = sampler, size, batches, drop_last, seed
         self._sweep, self._done = place.sweep, place.done
         self._at, self._memo = place.start, place.memo or {}
