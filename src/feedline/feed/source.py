@@ -29,7 +29,7 @@ from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import LEAST_AHEAD, Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
@@ -185,6 +185,7 @@ class MinibatchSource:
         self._place = states.Place(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
+        self._upcoming: Upcoming | None = None
         self._closed = False
 
     # ---- reading ----------------------------------------------------------------------------------
@@ -304,9 +305,10 @@ class MinibatchSource:
         plan = cursor.segment.plan
         if plan is not self._window_in_use:
             self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
-        else:
-            self._reader.read_on()
+            self._upcoming = Upcoming(self._timeline.chunks_after(plan, self._axis.max_sweeps))
+            self._reader.keep([plan], self._upcoming)
+        elif self._upcoming is not None:
+            self._reader.read_on(self._upcoming)
 
     # ---- position and state -----------------------------------------------------------------------
 
@@ -351,7 +353,7 @@ class MinibatchSource:
         self._ahead.drop()
         self._reader.reset()
         self._reader.keep([], None)
-        self._place, self._cursor, self._window_in_use = place, None, None
+        self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.
