@@ -62,7 +62,9 @@ def batches(elements, *shapes):
     def drawn(lengths):
         count, *of = lengths
         sizes = dict(zip("abk", of, strict=True))
-        return st.tuples(*(arrays.arrays(np.float64, (count, *(sizes[n] for n in s)), elements=elements) for s in shapes))
+        return st.tuples(
+            *(arrays.arrays(np.float64, (count, *(sizes[n] for n in s)), elements=elements) for s in shapes)
+        )
 
     return st.tuples(*[st.integers(1, 3)] * 3, st.integers(1, 5)).flatmap(drawn)
 
