@@ -10,6 +10,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/merge.cpp
   native/src/quantize.cpp
   native/src/parquet.cpp
+  native/src/shared_memory.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -28,6 +29,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
   native/bindings/parquet.cpp
+  native/bindings/shared_memory.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
@@ -35,4 +37,5 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_parquet.cpp
+  native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp)

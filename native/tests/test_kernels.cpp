@@ -91,6 +91,17 @@ static void test_cntk() {
     }
 }
 
+static void test_cntk_numbers() {
+    for (int round = 0; round < 20; ++round) {
+        const auto first = static_cast<std::uint64_t>(below(1000));
+        const auto count = static_cast<std::size_t>(below(1000));
+        Exact<std::uint64_t> all(static_cast<std::size_t>(first) + count), part(count);
+        cntk_numbers(7, 0, all.size, all.get());
+        cntk_numbers(7, first, count, part.get());
+        CHECK(std::equal(part.get(), part.get() + count, all.get() + first));
+    }
+}
+
 static void test_locate() {
     for (int round = 0; round < 200; ++round) {
         const auto slots = static_cast<std::size_t>(1 + below(40));
@@ -390,6 +401,7 @@ static void test_pad() {
 int main() {
     test_permutations();
     test_cntk();
+    test_cntk_numbers();
     test_locate();
     test_gather();
     test_strided();

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import StoreError
 from feedline.kvstore import RefusedError, coordinator, link, membership, optimizer, parts
+from feedline.kvstore import server as server_module
 from feedline.kvstore.async_store import AsyncStore
 from feedline.kvstore.link import Link
 from feedline.kvstore.server import Answer, Greeting, Server
@@ -32,6 +33,7 @@ def quick(monkeypatch):
     for module in (link, membership):
         monkeypatch.setattr(module, "PAUSE", 0.0)
     monkeypatch.setattr(coordinator, "BEAT", 1000.0)
+    monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, where ``every`` lets it
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(parts, "SPLIT", 8)  # what is larger lies on both servers
     monkeypatch.delenv("RANK", raising=False)
@@ -109,8 +111,9 @@ def played(folder, dies=None, away=0, eager=False, every=1e9, call=lambda what: 
         return script(opened(folder, every=every), folder, call), ray.messages
 
 
+@pytest.mark.parametrize("every", [0.0, 1e9])
 @pytest.mark.parametrize(("how", "away", "eager"), [(how, 0, False) for how in HOWS] + [(TAKEN, 2, True)])
-def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, tmp_path):
+def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every, tmp_path):
     expected, messages = played(tmp_path / "alive", eager=eager)
     assert {name for name, _ in messages} == {"Server", "Coordinator"}
     assert {method for _, method in messages} >= {
@@ -119,7 +122,7 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, tmp_pa
     }
     assert len(messages) > 50
     for number, (_, method) in enumerate(messages):
-        found, _ = played(tmp_path / str(number), {number: how}, away, eager)
+        found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
         assert found == expected, f"killed {how} message {number}, {method}"
 
 

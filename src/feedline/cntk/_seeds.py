@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 
+SentinelValueForAutoSelectRandomSeed = 2**64 - 3  # CNTK's word for none
+
 
 class _Seeds:
     """Where the seeds come from."""
@@ -36,3 +38,9 @@ class _Seeds:
 
 
 seeds = _Seeds()
+
+
+def pass_over(seed: int | None) -> None:
+    """What draws by other numbers than CNTK's takes its seed all the same: parameters after it depend on that."""
+    if seed in (None, SentinelValueForAutoSelectRandomSeed):
+        seeds.next()

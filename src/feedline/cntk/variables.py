@@ -349,7 +349,7 @@ def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Nod
     if isinstance(init, Initializer):
         if shape is None:
             raise ValueError("expected a shape with an initializer, got none")
-        fill: Any = init.seeded()
+        fill: Any = init.seeded(default_dtype_name(dtype))
     else:
         # A copy: the tensor is filled later, and what the script does to its array until then is its own.
         given = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)

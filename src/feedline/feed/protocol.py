@@ -189,14 +189,15 @@ def _upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterat
     taken = 0
     while until is None or taken < until.count:
         minibatch = next_minibatch()
-        if not minibatch:
+        # The attribute: an interrupt at the start of a method would lose what counts as delivered by now.
+        if minibatch._ended:
             return
+        yield minibatch
         if until is not None:
             if until.unit is Unit.SAMPLE:
                 taken += minibatch.global_samples
             else:
                 taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
-        yield minibatch
 
 
 @runtime_checkable

@@ -211,7 +211,7 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
                 settings.append(f"shuffle={_shuffle(value)}")
             elif key == "filling":
                 settings.append(f"filling={str(value)!r}")
-        except (IndexError, TypeError, ValueError):
+        except (IndexError, TypeError, ValueError, RecursionError):
             return "load another checkpoint, or this one with the version of feedline that saved it"
     if "schema" in differing:
         others.append("declare the same streams, in the same order")

@@ -132,7 +132,7 @@ class Coordinator:
     # ---- barrier --------------------------------------------------------------------------------------------
 
     async def ticket(self, worker: str) -> tuple[str, int] | None:
-        """Which barrier is the next one, so that an answer of `arrive` that is lost can be asked for; None: join first."""
+        """Which barrier is the next, so that an answer of `arrive` that is lost can be asked for; None: join first."""
         return (self._life, self._passed) if worker in self._ranks else None
 
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.cntk._criterion import tensors_of
+from feedline.cntk._seeds import pass_over
 from feedline.cntk.learners._assignments import Assignments
 from feedline.cntk.learners._learner import Learner, UserLearner
 from feedline.cntk.learners._schedules import (
@@ -115,6 +116,7 @@ class _Options:
         """The learner, by a modern rule with options of its own."""
         clip = self.gradient_clipping_threshold_per_sample
         given = list(parameters)
+        pass_over(None)  # that of the noise
         made = rule(
             tensors_of(given),
             self.rate(lr).modern,
@@ -265,6 +267,7 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
         RuntimeError: a parameter is not in it.
     """
     taken = list(parameters)
+    pass_over(None)
     if all(isinstance(p, Parameter) for p in taken):
         update = Assignments(update_func, taken)
         rule = modern.Universal(tensors_of(taken), update, gradients="sum", state=update.state)

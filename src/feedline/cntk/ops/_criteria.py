@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made, one_axis
@@ -23,8 +24,8 @@ def classification_error(
 ) -> Function:
     """1 less the target of the largest output, of shape (1,) for vectors.
 
-    With ``topN`` the number of samples in the minibatch whose largest target is not among so many largest outputs. Along
-    another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
+    With ``topN`` the number of samples in the minibatch whose largest target is not among so many largest outputs.
+    Along another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
 
     Raises:
         ValueError: ``topN`` below 1 or above the number of classes, or beside another axis.
@@ -63,6 +64,7 @@ def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
     """Classes drawn by their weights, one-hot: (num_samples, classes), dense; ``seed`` is not used."""
+    pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
     return made("random_sample", [weights], attributes, name)
 

@@ -6,6 +6,7 @@ import builtins
 from typing import Any
 
 from feedline.cntk._nodes import dims, node_of, nodes_of
+from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
@@ -169,6 +170,7 @@ def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "")
     """In training, elements become 0 with this probability, and the others are scaled up; ``seed`` is not used."""
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
+    pass_over(seed)
     return made("dropout", [x], {"rate": float(dropout_rate)}, name)
 
 

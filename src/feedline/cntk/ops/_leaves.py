@@ -37,11 +37,7 @@ def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str 
 
 
 def parameter(shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Parameter:
-    """As `Parameter`, of the type of an array; without ``init`` by glorot_uniform."""
-    if init is None:
-        from feedline.cntk.initializer import glorot_uniform
-
-        init = glorot_uniform()
+    """As `Parameter`, of the type of an array."""
     return Parameter(shape, init, own_dtype(init, dtype), device, name)
 
 

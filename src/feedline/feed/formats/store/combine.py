@@ -64,7 +64,7 @@ def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: s
             else:
                 found = np.ones(manifest.sequences, np.int32)
             for start in range(0, len(found), 1 << 20):
-                block = np.ascontiguousarray(found[start : start + (1 << 20)], "<i4").tobytes()
+                block = _native.copied(np.ascontiguousarray(found[start : start + (1 << 20)], "<i4")).tobytes()
                 out.write(block)
                 crc, size = _native.crc32c(block, crc), size + len(block)
         out.flush()
