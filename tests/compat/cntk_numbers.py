@@ -105,7 +105,7 @@ def results_do_not_follow_the_data(C):
 def a_users_function_cannot_write_to_the_graph(C):
     class Writes(C.ops.functions.UserFunction):
         def __init__(self, a):
-            super(Writes, self).__init__([a])  # noqa: UP008
+            super(Writes, self).__init__([a])
             self.kept = None
 
         def forward(self, a, device=None, outputs_to_retain=None):
