@@ -288,7 +288,7 @@ class _Reader:
         self._iterator, self._reading = iterator, False
 
     def _before(self, sweep: int) -> Any:
-        """What the dataset said before a sweep that is begun again; None: this is the first time, or it said nothing."""
+        """What the dataset said before a sweep that is begun again; None: the first time, or it said nothing."""
         firsts = self._firsts
         if sweep in firsts:
             return firsts[sweep]
