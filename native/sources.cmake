@@ -5,6 +5,9 @@ set(FEEDLINE_CORE_SOURCES
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
+  native/src/fetch.cpp
+  native/src/fetch_ring.cpp
+  native/src/stage.cpp
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
@@ -19,6 +22,7 @@ set(FEEDLINE_AVX2_SOURCES
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
   native/bindings/order.cpp
+  native/bindings/fetch.cpp
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp

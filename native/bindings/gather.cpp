@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "arrays.h"
 #include "feedline/background.h"
+#include "feedline/stage.h"
+#include "fetch.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -20,8 +23,6 @@ static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 // What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
 static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
-// How long to wait for the background thread before looking for Ctrl-C.
-static constexpr std::chrono::milliseconds kSignalPeriod{50};
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 
 // ---- what a stream is and which chunks are held ---------------------------------------------------------
@@ -132,6 +133,30 @@ private:
     std::shared_ptr<Task> task_;
 };
 
+// A gather whose sequences are brought into memory first, as far as they are not there. The fetcher's threads
+// are given addresses only, and are done with them before this object goes.
+class Staged {
+public:
+    Staged(std::shared_ptr<const Table> table, nb::object fetcher, std::shared_ptr<StageWork> work);
+    ~Staged() { disk().cancel(*work_); }
+    Staged(const Staged&) = delete;
+    Staged& operator=(const Staged&) = delete;
+
+    bool done() const { return work_->done(); }
+    nb::list faults();
+    nb::list gather(nb::handle which);
+    nb::tuple found();
+
+private:
+    Disk& disk() const { return *nb::inst_ptr<Disk>(fetcher_); }
+    void wait();
+
+    std::shared_ptr<const Table> table_;
+    nb::object fetcher_;
+    std::shared_ptr<StageWork> work_;
+    std::shared_ptr<const Table> outcome_;  // one slot a pick, once it is known
+};
+
 class Gatherer {
 public:
     explicit Gatherer(const std::vector<bool>& sparse)
@@ -146,6 +171,8 @@ public:
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
     Copy* start(nb::handle slots, nb::handle index);
+    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index);
+    std::size_t missing(nb::handle fetcher, nb::handle slots, nb::handle index, std::int64_t most);
 
     int traverse(visitproc visit, void* arg) {
         // A table that a gather or a copy under way holds too is not this object's alone to give up.
@@ -173,8 +200,6 @@ private:
         if (!holds(slot))
             raise<nb::index_error>("slot " + number(slot) + " holds no chunk; held: " + text(slots()));
     }
-
-    Prepared prepare(const Picks& picks) const;
 
     std::vector<bool> sparse_;
     std::shared_ptr<Table> table_;
@@ -424,14 +449,18 @@ static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size
     });
 }
 
-Prepared Gatherer::prepare(const Picks& picks) const {
-    Prepared prepared;
-    prepared.table = table_;
-    const std::shared_ptr<const Table>& table = prepared.table;
-    if (!table->streams[0].known)
+static void check_picks(const Table& table, const Picks& picks) {
+    if (!table.streams[0].known)
         throw nb::value_error("expected at least one chunk before gather, got none; call add() first");
-    const std::ptrdiff_t bad = first_bad_pick(picks, table->sequences.data(), table->sequences.size());
-    if (bad >= 0) refuse_pick(*table, picks, bad);
+    const std::ptrdiff_t bad = first_bad_pick(picks, table.sequences.data(), table.sequences.size());
+    if (bad >= 0) refuse_pick(table, picks, bad);
+}
+
+static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
+    Prepared prepared;
+    prepared.table = std::move(from);
+    const std::shared_ptr<const Table>& table = prepared.table;
+    check_picks(*table, picks);
 
     const std::size_t n = picks.count;
     prepared.jobs.reserve(table->streams.size());
@@ -492,26 +521,29 @@ Prepared Gatherer::prepare(const Picks& picks) const {
     return prepared;
 }
 
-nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
-    const PickArrays arrays(slots, index);
-    const Picks& picks = arrays.picks;
-    const Prepared prepared = prepare(picks);
+static nb::list gather_now(const std::shared_ptr<const Table>& table, const Picks& picks, std::size_t threads) {
+    const Prepared prepared = prepare(table, picks);
     if (prepared.bytes <= kKeepGil) {
         run_jobs(prepared.jobs, picks, 1);
     } else {
         nb::gil_scoped_release released;
         const bool large = prepared.bytes > kThreadedBytes;
-        run_jobs(prepared.jobs, picks, large ? std::min(static_cast<std::size_t>(threads), picks.count) : 1);
+        run_jobs(prepared.jobs, picks, large ? std::min(threads, picks.count) : 1);
     }
     return prepared.result;
+}
+
+nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
+    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    const PickArrays arrays(slots, index);
+    return gather_now(table_, arrays.picks, static_cast<std::size_t>(threads));
 }
 
 // ---- copies in the background ---------------------------------------------------------------------------
 
 Copy* Gatherer::start(nb::handle slots, nb::handle index) {
     auto work = std::make_shared<Work>(PickArrays(slots, index).picks);
-    Prepared prepared = prepare(work->picks);
+    Prepared prepared = prepare(table_, work->picks);
     return new Copy(std::move(prepared), std::move(work));
 }
 
@@ -543,6 +575,107 @@ nb::list Copy::result() {
     }
     table_.reset();
     return result_;
+}
+
+// ---- sequences brought into memory first ----------------------------------------------------------------
+
+static std::vector<StageWork::Stream> stage_streams(const Table& table) {
+    std::vector<StageWork::Stream> streams;
+    for (std::size_t s = 0; s < table.streams.size(); ++s)
+        streams.push_back({table.streams[s].sparse, table.streams[s].item_bytes, table.dense[s].data(),
+                           table.sparse[s].data()});
+    return streams;
+}
+
+static nb::object checked_fetcher(nb::handle fetcher) {
+    if (!nb::isinstance<Disk>(fetcher))
+        raise<nb::type_error>("expected a Fetcher, got " + describe(fetcher));
+    return nb::borrow(fetcher);
+}
+
+Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index) {
+    nb::object disk = checked_fetcher(fetcher);
+    const PickArrays arrays(slots, index);
+    check_picks(*table_, arrays.picks);
+    auto work = std::make_shared<StageWork>(stage_streams(*table_), arrays.picks, nb::inst_ptr<Disk>(disk)->mapped,
+                                            nb::inst_ptr<Disk>(disk)->pool);
+    return new Staged(table_, std::move(disk), std::move(work));
+}
+
+std::size_t Gatherer::missing(nb::handle fetcher, nb::handle slots, nb::handle index, std::int64_t most) {
+    const nb::object disk = checked_fetcher(fetcher);
+    const PickArrays arrays(slots, index);
+    check_picks(*table_, arrays.picks);
+    const std::size_t n = arrays.picks.count;
+    const std::size_t looked = std::min(n, static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
+    std::size_t missing = 0;
+    for (std::size_t k = 0; k < looked; ++k) {
+        const std::size_t i = (2 * k + 1) * n / (2 * looked);  // in the middle of equal parts
+        const Picks one{arrays.picks.slots == nullptr ? nullptr : arrays.picks.slots + i, arrays.picks.index + i, 1};
+        missing += count_missing(stage_streams(*table_), one, *nb::inst_ptr<Disk>(disk)->mapped);
+    }
+    return missing;
+}
+
+Staged::Staged(std::shared_ptr<const Table> table, nb::object fetcher, std::shared_ptr<StageWork> work)
+    : table_(std::move(table)), fetcher_(std::move(fetcher)), work_(std::move(work)) {
+    disk().fetcher.start(work_);
+}
+
+void Staged::wait() {
+    if (outcome_ != nullptr) return;
+    if (work_->of_a_parent() && !work_->done()) {
+        // The threads that would have read stayed in the parent.
+        work_ = work_->again();
+        disk().fetcher.start(work_);
+    }
+    disk().wait(*work_);
+    disk().disk_bytes += work_->disk_bytes();
+    auto outcome = std::make_shared<Table>(std::vector<bool>());
+    outcome->streams = table_->streams;
+    outcome->sequences.assign(work_->picks(), 1);
+    outcome->held.assign(work_->picks(), 1);
+    for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
+    for (std::size_t s = 0; s < outcome->streams.size(); ++s) {
+        outcome->dense.push_back(work_->dense(s));
+        outcome->sparse.push_back(work_->sparse(s));
+    }
+    outcome_ = std::move(outcome);
+}
+
+nb::list Staged::faults() {
+    wait();
+    nb::list found;
+    for (const StageWork::Fault& fault : work_->faults())
+        found.append(nb::make_tuple(fault.pick, fault.stream, work_->files()[fault.file]->path(), fault.at, fault.error));
+    return found;
+}
+
+nb::tuple Staged::found() {
+    wait();
+    return nb::make_tuple(work_->asked(), work_->missing(), work_->disk_bytes());
+}
+
+nb::list Staged::gather(nb::handle which) {
+    wait();
+    std::vector<std::uint32_t> slots;
+    if (which.is_none()) {
+        slots.resize(work_->picks());
+        std::iota(slots.begin(), slots.end(), 0u);
+    } else {
+        const Ints chosen(which, "which", {Ints::kInt64});
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            if (chosen.int64()[i] < 0 || static_cast<std::size_t>(chosen.int64()[i]) >= work_->picks())
+                raise<nb::index_error>("place " + number(i) + ": expected a pick from 0 to below " +
+                                       number(work_->picks()) + ", got " + number(chosen.int64()[i]));
+            slots.push_back(static_cast<std::uint32_t>(chosen.int64()[i]));
+        }
+    }
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        if (outcome_->sequences[slots[i]] == 0)
+            raise<nb::value_error>("place " + number(i) + ": expected a pick that could be read, got one of faults()");
+    const std::vector<std::int64_t> index(slots.size(), 0);
+    return gather_now(outcome_, {slots.data(), index.data(), slots.size()}, 1);
 }
 
 // ---- pad ------------------------------------------------------------------------------------------------
@@ -614,6 +747,18 @@ void bind_gather(nb::module_& m) {
              "yet and waits for the rest, without the GIL; Ctrl-C interrupts the wait, after which it may\n"
              "be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
+    nb::class_<Staged>(m, "Staged",
+                       "Sequences on their way into memory, made by Gatherer.stage(). Dropping it before its end is\n"
+                       "safe.")
+        .def("faults", &Staged::faults,
+             "Picks that could not be read: tuples (pick, stream, path, offset of the first byte that did not\n"
+             "come, errno; -1 where the file ended before). Waits without the GIL, and Ctrl-C interrupts the wait.")
+        .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
+             "What Gatherer.gather() would have returned, of the picks `which` (int64; None: all) in that\n"
+             "order. Waits like faults(). ValueError for a pick that could not be read.")
+        .def("found", &Staged::found,
+             "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
@@ -654,7 +799,14 @@ void bind_gather(nb::module_& m) {
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
-             "may be added and removed meanwhile, and both arguments written to.");
+             "may be added and removed meanwhile, and both arguments written to.")
+        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(),
+             "Begin what gather() does and return a Staged at once: sequences in files of the fetcher that the\n"
+             "page cache does not hold are read by its threads, many at a time. Slots may be added and removed\n"
+             "meanwhile, and both arguments written to. gather()'s errors.")
+        .def("missing", &Gatherer::missing, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "most"_a,
+             "How many of at most `most` picks, evenly spread, have pages that the page cache does not hold.\n"
+             "Some tenths of a microsecond a pick and stream.");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

@@ -57,8 +57,10 @@ std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
     if (block.data == nullptr) {
         void* memory = mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) {
-            const std::lock_guard lock(mutex_);
-            used_bytes_ -= block.bytes;
+            if (pid_ == getpid()) {
+                const std::lock_guard lock(mutex_);
+                used_bytes_ -= block.bytes;
+            }
             throw std::bad_alloc();
         }
         block.data = static_cast<std::byte*>(memory);

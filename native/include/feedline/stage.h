@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chosen sequences of mapped files brought into memory before they are gathered.
+//
+// A gather (gather.h) that follows its sources into a map waits for the disk one page fault at a time. A
+// `StageWork` looks first: bytes that the page cache holds, or that are in no file, are left where they are;
+// all others are sorted, merged where they are close, and read many at a time. What comes out are sources of
+// one sequence each, which the gather takes as it takes any others: pick i is sequence 0 of source i.
+//
+// Where sequences have offsets, or rows bounds, these are read first and say what to read next: up to three
+// steps, all streams together. Offsets that lead outside their chunk come out as such, for the gather to refuse.
+//
+// Cost: O(picks log picks) of processor time and one question to the kernel a sequence and stream; memory of
+// the pages read, until the work goes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "feedline/fetch.h"
+#include "feedline/gather.h"
+
+namespace feedline {
+
+// Files by where they are mapped, ascending.
+using MappedFiles = std::vector<std::shared_ptr<const DiskFile>>;
+
+class StageWork : public Work {
+public:
+    struct Stream {
+        bool is_sparse;
+        std::size_t item_bytes;      // of a row, or of a value
+        const DenseSource* dense;    // by slot, for a dense stream
+        const SparseSource* sparse;  // by slot, for a sparse one
+    };
+    // Why a pick could not be read.
+    struct Fault {
+        std::size_t pick, stream, file;
+        std::uint64_t at;  // the first byte in the file that did not come
+        int error;         // errno, or -1 if the file ended before it
+    };
+
+    // Picks must be inside their sources (first_bad_pick). Sources are borrowed until the work is done or
+    // cancelled; what comes out points into them where bytes were left in place.
+    StageWork(std::vector<Stream> streams, const Picks& picks, std::shared_ptr<const MappedFiles> files,
+              std::shared_ptr<BlockPool> pool);
+    void next(std::vector<Read>& reads) override;
+    // The same from its beginning, for a forked child.
+    std::shared_ptr<StageWork> again() const;
+
+    // When done: by stream, one source a pick; that of a pick with a fault is one that a gather refuses.
+    const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
+    const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
+    const std::vector<Fault>& faults() const { return faults_; }
+    const MappedFiles& files() const { return *files_; }
+    std::size_t picks() const { return slots_.size(); }
+    // Pieces looked for in files, how many of them the page cache did not hold, and bytes read for these.
+    std::size_t asked() const { return asked_; }
+    std::size_t missing() const { return missing_; }
+    std::uint64_t disk_bytes() const { return disk_bytes_; }
+
+private:
+    enum class Part { kOffsets, kBounds, kRows, kIndices, kValues };
+    struct Want {
+        const std::byte* at;
+        std::size_t bytes;
+        std::uint32_t stream, pick;
+        Part part;
+        const std::byte* got;  // where the bytes are to be had; null: nowhere
+    };
+    // A want that lies in a file.
+    struct Candidate {
+        std::size_t file;
+        std::uint64_t offset;
+        std::size_t want;
+    };
+    // What is read in one piece, for candidates [begin, end).
+    struct Extent {
+        std::size_t file;
+        std::uint64_t offset, bytes;
+        std::size_t begin, end;
+        std::byte* to;
+        std::size_t first_read, last_read;
+    };
+    struct Rows {
+        std::int64_t first = 0, last = 0;    // rows of the sequence
+        std::int64_t value = 0, values = 0;  // sparse: its first value, and how many
+        bool good = true;
+    };
+    struct Outcome {
+        bool ragged = false;
+        std::vector<Rows> rows;             // what is known so far
+        std::vector<std::int64_t> offsets;  // two a pick, for ragged streams
+        std::vector<std::vector<std::int64_t>> bounds;  // of sparse rows, from 0
+        std::vector<DenseSource> dense;
+        std::vector<SparseSource> sparse;
+    };
+
+    void ask(unsigned step);
+    void find(std::vector<Read>& reads);
+    void settle(const std::vector<Read>& reads);
+    void take();
+    void take_one(const Want& want);
+    void refuse(std::uint32_t stream, std::uint32_t pick);
+    const std::int64_t* offsets_of(const Stream& stream, std::uint32_t pick) const;
+
+    const std::vector<Stream> streams_;
+    const std::vector<std::uint32_t> slots_;
+    const std::vector<std::int64_t> index_;
+    const std::shared_ptr<const MappedFiles> files_;
+    const std::shared_ptr<BlockPool> pool_;
+
+    unsigned step_ = 0, steps_ = 0;
+    bool begun_ = false;
+    std::vector<Want> wants_;
+    std::vector<Candidate> candidates_;
+    std::vector<Extent> extents_;
+    std::vector<std::shared_ptr<std::byte>> blocks_;
+    std::vector<Outcome> outcome_;
+    std::vector<Fault> faults_;
+    std::size_t asked_ = 0, missing_ = 0;
+    std::uint64_t disk_bytes_ = 0;
+};
+
+// How many of the picks have pages that the page cache does not hold: of their rows, or, where offsets or bounds
+// would have to be read to find these, of the offsets. For samples: some system calls a pick.
+std::size_t count_missing(const std::vector<StageWork::Stream>& streams, const Picks& picks,
+                          const MappedFiles& files);
+
+}  // namespace feedline
