@@ -171,7 +171,7 @@ public:
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
     Copy* start(nb::handle slots, nb::handle index);
-    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index);
+    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::sequence keep);
     std::size_t missing(nb::handle fetcher, nb::handle slots, nb::handle index, std::int64_t most);
 
     int traverse(visitproc visit, void* arg) {
@@ -593,11 +593,20 @@ static nb::object checked_fetcher(nb::handle fetcher) {
     return nb::borrow(fetcher);
 }
 
-Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index) {
+Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::sequence keep) {
     nb::object disk = checked_fetcher(fetcher);
     const PickArrays arrays(slots, index);
     check_picks(*table_, arrays.picks);
-    auto work = std::make_shared<StageWork>(stage_streams(*table_), arrays.picks, nb::inst_ptr<Disk>(disk)->mapped,
+    std::vector<StageWork::Stream> streams = stage_streams(*table_);
+    if (nb::len(keep) != streams.size())
+        raise<nb::value_error>("expected to know for " + number(streams.size()) + " streams what to keep, got " +
+                               number(nb::len(keep)));
+    for (std::size_t s = 0; s < streams.size(); ++s) {
+        const auto bits = nb::cast<unsigned>(nb::object(keep[s]));
+        streams[s].keep_rows = (bits & 1) != 0;
+        streams[s].keep_bounds = (bits & 2) != 0;
+    }
+    auto work = std::make_shared<StageWork>(std::move(streams), arrays.picks, nb::inst_ptr<Disk>(disk)->mapped,
                                             nb::inst_ptr<Disk>(disk)->pool);
     return new Staged(table_, std::move(disk), std::move(work));
 }
@@ -800,10 +809,11 @@ void bind_gather(nb::module_& m) {
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
              "may be added and removed meanwhile, and both arguments written to.")
-        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(),
+        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "keep"_a,
              "Begin what gather() does and return a Staged at once: sequences in files of the fetcher that the\n"
              "page cache does not hold are read by its threads, many at a time. Slots may be added and removed\n"
-             "meanwhile, and both arguments written to. gather()'s errors.")
+             "meanwhile, and both arguments written to. keep, for each stream: 1 if the page cache is to keep its\n"
+             "rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small. gather()'s errors.")
         .def("missing", &Gatherer::missing, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "most"_a,
              "How many of at most `most` picks, evenly spread, have pages that the page cache does not hold.\n"
              "Some tenths of a microsecond a pick and stream.");

@@ -203,6 +203,12 @@ bool DiskFile::probe(std::uint64_t offset) const {
 #endif
 }
 
+void DiskFile::read_ahead(std::uint64_t begin, std::uint64_t end) const {
+    const int fd = plain();
+    if (fd >= 0 && begin < end)
+        posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
+}
+
 void DiskFile::drop(std::uint64_t offset, std::uint64_t bytes) const {
     const int fd = plain();
     if (fd >= 0) posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);

@@ -9,6 +9,8 @@ namespace feedline {
 constexpr std::uint64_t kGapBytes = 16 << 10;
 // Pieces are looked at together up to this length, and longer ones read in parts of it.
 constexpr std::uint64_t kRunBytes = 1 << 20;
+// What is read around a small piece that is to be kept, in both directions.
+constexpr std::uint64_t kAroundBytes = 128 << 10;
 // What no sequence has: refused by whoever looks.
 constexpr std::int64_t kImpossible[2] = {1, 0};
 
@@ -80,7 +82,9 @@ void StageWork::ask(unsigned step) {
         Outcome& outcome = outcome_[s];
         const unsigned base = outcome.ragged ? 1 : 0;
         const auto want = [&](Part part, std::uint32_t i, const void* at, std::size_t bytes) {
-            wants_.push_back({static_cast<const std::byte*>(at), bytes, s, i, part, nullptr});
+            const bool bounds = part == Part::kOffsets || part == Part::kBounds;
+            const bool keep = bounds ? stream.keep_bounds : stream.keep_rows;
+            wants_.push_back({static_cast<const std::byte*>(at), bytes, s, i, part, keep, nullptr});
         };
         for (std::uint32_t i = 0; i < slots_.size(); ++i) {
             Rows& rows = outcome.rows[i];
@@ -166,13 +170,15 @@ void StageWork::find(std::vector<Read>& reads) {
             if (!missing(candidates_[c])) continue;
             ++missing_;
             const std::uint64_t from = down(candidates_[c].offset), to = up(end_of(candidates_[c]));
-            if (open && from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
+            const bool keep = wants_[candidates_[c].want].keep;
+            if (open && keep == extents_.back().keep && from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
                 Extent& extent = extents_.back();
                 extent.bytes = std::max(extent.offset + extent.bytes, to) - extent.offset;
                 extent.end = c + 1;
             } else {
-                extents_.push_back({candidates_[c].file, from, to - from, c, c + 1, nullptr, 0, 0});
+                extents_.push_back({candidates_[c].file, from, to - from, c, c + 1, keep, nullptr, 0, 0});
                 open = true;
+                if (keep) read_around(wants_[candidates_[c].want], candidates_[c].file);
             }
             wants_[candidates_[c].want].got = nullptr;
         }
@@ -188,11 +194,41 @@ void StageWork::find(std::vector<Read>& reads) {
         extent.to = to;
         to += extent.bytes;
         extent.first_read = reads.size();
+        const DiskFile& file = *(*files_)[extent.file];
+        const int kept = extent.keep ? file.plain() : -1;
         for (std::uint64_t at = 0; at < extent.bytes; at += kRunBytes)
-            reads.push_back({(*files_)[extent.file]->descriptor(), extent.offset + at,
+            reads.push_back({kept >= 0 ? kept : file.descriptor(), extent.offset + at,
                              std::min(kRunBytes, extent.bytes - at), extent.to + at, 0});
         extent.last_read = reads.size();
     }
+}
+
+// Has the page cache begin to read what lies around a small piece in the same array of its chunk.
+void StageWork::read_around(const Want& want, std::size_t file) {
+    const Stream& stream = streams_[want.stream];
+    const std::uint32_t slot = slots_[want.pick];
+    const auto array = [&]() -> std::pair<const void*, std::int64_t> {
+        const auto words = static_cast<std::int64_t>(sizeof(std::int64_t));
+        if (want.part == Part::kOffsets) {
+            const std::int64_t* offsets = offsets_of(stream, want.pick);
+            return {offsets, INT64_MAX};  // how far they go is not known here
+        }
+        if (!stream.is_sparse) {
+            const DenseSource& source = stream.dense[slot];
+            return {source.rows, source.num_rows * static_cast<std::int64_t>(stream.item_bytes)};
+        }
+        const SparseSource& source = stream.sparse[slot];
+        if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * words};
+        if (want.part == Part::kIndices)
+            return {source.indices, source.num_values * static_cast<std::int64_t>(sizeof(std::int32_t))};
+        return {source.values, source.num_values * static_cast<std::int64_t>(stream.item_bytes)};
+    }();
+    const DiskFile& from = *(*files_)[file];
+    const auto begin = static_cast<std::uint64_t>(static_cast<const std::byte*>(array.first) - from.mapped());
+    const auto bytes = static_cast<std::uint64_t>(array.second);
+    const std::uint64_t end = bytes < from.size() - begin ? begin + bytes : from.size();
+    const auto at = static_cast<std::uint64_t>(want.at - from.mapped());
+    from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + kAroundBytes));
 }
 
 // The reads are done: where the wants are now, and which of them failed.
@@ -207,7 +243,7 @@ void StageWork::settle(const std::vector<Read>& reads) {
             if (open) whole = reads[r].offset + got;
             open = open && got == reads[r].size;
         }
-        if (!file.direct()) file.drop(extent.offset, extent.bytes);
+        if (!file.direct() && !extent.keep) file.drop(extent.offset, extent.bytes);
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
             if (want.got != nullptr) continue;  // it was in memory all the time

@@ -110,6 +110,8 @@ public:
     // begin to read the page, so it is for samples only.
     bool probe(std::uint64_t offset) const;
 
+    // Has the page cache begin to read [begin, end); waits for nothing.
+    void read_ahead(std::uint64_t begin, std::uint64_t end) const;
     // Lets the page cache drop these bytes, unless they are mapped or dirty.
     void drop(std::uint64_t offset, std::uint64_t bytes) const;
 

@@ -9,6 +9,10 @@
 // Where sequences have offsets, or rows bounds, these are read first and say what to read next: up to three
 // steps, all streams together. Offsets that lead outside their chunk come out as such, for the gather to refuse.
 //
+// Pieces much smaller than a page (labels, offsets) would cost a read each, and come from the same pages again
+// and again. A stream may say that it is worth to keep them (`Stream::keep_*`): they are then read through the page
+// cache, with what lies around them in their chunk, and are found there from the second time on.
+//
 // Cost: O(picks log picks) of processor time and one question to the kernel a sequence and stream; memory of
 // the pages read, until the work goes.
 #pragma once
@@ -33,6 +37,8 @@ public:
         std::size_t item_bytes;      // of a row, or of a value
         const DenseSource* dense;    // by slot, for a dense stream
         const SparseSource* sparse;  // by slot, for a sparse one
+        bool keep_rows = false;      // the page cache is to keep rows (or indices and values)
+        bool keep_bounds = false;    // likewise offsets and bounds of sparse rows
     };
     // Why a pick could not be read.
     struct Fault {
@@ -67,6 +73,7 @@ private:
         std::size_t bytes;
         std::uint32_t stream, pick;
         Part part;
+        bool keep;
         const std::byte* got;  // where the bytes are to be had; null: nowhere
     };
     // A want that lies in a file.
@@ -80,6 +87,7 @@ private:
         std::size_t file;
         std::uint64_t offset, bytes;
         std::size_t begin, end;
+        bool keep;
         std::byte* to;
         std::size_t first_read, last_read;
     };
@@ -99,6 +107,7 @@ private:
 
     void ask(unsigned step);
     void find(std::vector<Read>& reads);
+    void read_around(const Want& want, std::size_t file);
     void settle(const std::vector<Read>& reads);
     void take();
     void take_one(const Want& want);
