@@ -152,6 +152,14 @@ def test_convert_csv_columns(tmp_path):
     assert chunk["y"].rows.tolist() == [i % 3 for i in range(50)]
 
 
+def test_convert_in_random_order(npz, tmp_path):
+    found = document("convert", npz, tmp_path / "store", "--shuffle", "5", "--memory", "1k")
+    fl.convert(npz, tmp_path / "same", shuffle=5)
+    one, two = (sweep(fl.StoreDeserializer(tmp_path / name)) for name in ("store", "same"))
+    assert one == two != sweep(fl.open_corpus(npz))
+    assert found["sequences"] == 300
+
+
 def test_convert_leaves_nothing_of_damaged_data(tmp_path):
     path = tmp_path / "bad.ctf"
     path.write_text("0\t|x 1 2\n1\t|x 1 oops\n2\t|x 3 4\n")

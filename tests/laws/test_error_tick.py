@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import operator
@@ -22,7 +23,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     folder = tmp_path_factory.mktemp("q")
     whole = world.source(max_sweeps=2)
-    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, bad)
+    damaged = dataclasses.replace(world, bad=bad, step=16384)
     ranks = [
         damaged.source(max_sweeps=2, partition=(i, count), on_error="skip", quarantine=folder / f"{i}.jsonl")
         for i in range(count)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns, parse_count
 from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
 from feedline.feed.convert import Summary
@@ -22,6 +22,11 @@ def convert(
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
     skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave unreadable sequences out.")] = False,
+    shuffle: Annotated[
+        int | None,
+        typer.Option(help="Write in random order, by this seed; interrupted, the same command goes on.", min=0),
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Bytes that shuffling may hold, as 1GiB.")] = "1GiB",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -41,11 +46,21 @@ def convert(
                 overwrite=overwrite,
                 on_error=on_error,
                 progress=show,
+                shuffle=shuffle,
+                memory=parse_count(memory),
             )
     else:
         corpus, _, guessed, *_ = open_path(source, stream, chunk_size)
         with contextlib.closing(corpus), progress("converting") as show:
-            done = convert_corpus(corpus, destination, overwrite=overwrite, on_error=on_error, progress=show)
+            done = convert_corpus(
+                corpus,
+                destination,
+                overwrite=overwrite,
+                on_error=on_error,
+                progress=show,
+                shuffle=shuffle,
+                memory=parse_count(memory),
+            )
     _report(source, done, guessed, json)
 
 

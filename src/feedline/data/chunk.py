@@ -78,6 +78,12 @@ class Chunk:
         errors = {i: self.errors[k] for i, k in enumerate(which.tolist()) if k in self.errors} if self.errors else {}
         return Chunk(self.schema, values, errors)
 
+    def slice(self, start: int, stop: int) -> Chunk:
+        """The sequences ``start:stop`` as a chunk over the same arrays."""
+        values = {name: value.slice(start, stop) for name, value in self.values.items()}
+        errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
+        return Chunk(self.schema, values, errors)
+
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
 

@@ -1,10 +1,13 @@
 """Any corpus into a store, and a corpus from a path alone.
 
-Conversion streams chunk by chunk: memory is bounded by one chunk of the source and one of the store.
+Conversion streams chunk by chunk: memory is bounded by one chunk of the source and one of the store, or, where the
+store is to be shuffled, by a budget.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,10 +18,13 @@ import numpy as np
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.content import ContentDigest
 from feedline.feed.formats.csv import read_csv_chunks
 from feedline.feed.formats.guess import FILES, SUFFIXES, guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.protocol import Deserializer
+from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.shuffling import Settings, shuffled
 
 
 class Summary(NamedTuple):
@@ -57,8 +63,10 @@ def convert(
     on_error: Literal["raise", "skip"] = "raise",
     chunk_bytes: int = 32 << 20,
     part_bytes: int = 1 << 30,
+    shuffle: int | None = None,
+    memory: int = 1 << 30,
 ) -> Summary:
-    """Write all sequences of a corpus, in corpus order, to a new store.
+    """Write all sequences of a corpus to a new store.
 
     Args:
         source: a deserializer, a path as `open_corpus` takes it, or a CSV file.
@@ -70,9 +78,14 @@ def convert(
             corpus, with other ordinals, and `Summary.skipped` counts them.
         chunk_bytes: rows of one chunk of the store.
         part_bytes: size at which the store's next file is begun.
+        shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
+            store from front to back, at the speed of the disk, is a good shuffle. Writes the data twice, and needs
+            twice its room meanwhile. If it is interrupted or killed, the same call goes on where it stopped.
+        memory: bytes that shuffling may hold.
 
     Raises:
-        DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind.
+        DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind but what a shuffle that was
+            interrupted goes on from.
         FileExistsError: something of that name is there already.
         ValueError: a destination named like a file of another format.
     """
@@ -84,6 +97,22 @@ def convert(
         )
     if on_error not in ("raise", "skip"):
         raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
+    if shuffle is not None:
+        return _convert_shuffled(
+            source,
+            Path(os.path.abspath(destination)),
+            streams,
+            Settings(
+                "",
+                whole_number("shuffle", shuffle, 0),
+                whole_number("memory", memory, 1),
+                whole_number("chunk_bytes", chunk_bytes, 1),
+                whole_number("part_bytes", part_bytes, 1),
+                on_error,
+            ),
+            overwrite=overwrite,
+            progress=progress,
+        )
     writer: StoreWriter | None = None
     skipped = 0
     try:
@@ -112,10 +141,45 @@ def convert(
         if writer is not None:
             writer.abort()
         raise
-    manifest = writer.manifest
-    assert manifest is not None
+    assert writer.manifest is not None
+    return _summary(destination, writer.manifest, skipped)
+
+
+def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> Summary:
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
     return Summary(os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped)
+
+
+def _convert_shuffled(
+    source: Deserializer | str | os.PathLike[str],
+    destination: Path,
+    streams: Mapping[str, Any] | None,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Summary:
+    if settings.seed >= 2**64:
+        raise ValueError(f"expected a seed below 2**64 as shuffle, got {settings.seed}")
+    content = ContentDigest()
+    if isinstance(source, Deserializer):
+        content.numbers(source.num_chunks())
+        identity = f"{source.digest()} {content.hexdigest()}"
+    elif guess_format(source) == "csv":
+        with open(source, "rb") as file:
+            content.file(file, os.path.getsize(source))
+        identity = f"{content.hexdigest()} {streams!r}"
+    else:
+        with contextlib.closing(open_corpus(source, **(streams or {}))) as corpus:
+            return _convert_shuffled(corpus, destination, None, settings, overwrite=overwrite, progress=progress)
+    manifest, skipped = shuffled(
+        lambda done: _read_all(source, streams, done),
+        destination,
+        settings._replace(source=identity),
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return _summary(destination, manifest, skipped)
 
 
 def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer:
@@ -192,13 +256,13 @@ def _check_declared(corpus: Deserializer, streams: Mapping[str, Stream]) -> None
 
 
 def _read_all(
-    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None
+    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None, start: int = 0
 ) -> Iterator[tuple[Chunk, int, int]]:
-    """All chunks with the stored bytes read so far and in all."""
+    """All chunks from number ``start`` on, with the stored bytes read so far and in all."""
     if isinstance(source, Deserializer):
         if streams is not None:
             raise ValueError("expected streams for a path only; this deserializer has declared its own")
-        yield from _chunks(source)
+        yield from _chunks(source, start)
     elif guess_format(source) == "csv":
         total = os.path.getsize(source)
         read = 0
@@ -207,20 +271,20 @@ def _read_all(
             nonlocal read
             read = done
 
-        for chunk in read_csv_chunks(source, streams, on_block=count):
+        for chunk in itertools.islice(read_csv_chunks(source, streams, on_block=count), start, None):
             yield chunk, min(read, total), total
     else:
         corpus = open_corpus(source, **(streams or {}))
         try:
-            yield from _chunks(corpus)
+            yield from _chunks(corpus, start)
         finally:
             corpus.close()
 
 
-def _chunks(corpus: Deserializer) -> Iterator[tuple[Chunk, int, int]]:
+def _chunks(corpus: Deserializer, start: int) -> Iterator[tuple[Chunk, int, int]]:
     if not corpus.sized:
         count = corpus.num_chunks()
-        for i in range(count):
+        for i in range(start, count):
             yield corpus.read(i), i + 1, count
         return
     table = corpus.chunks()
@@ -228,4 +292,5 @@ def _chunks(corpus: Deserializer) -> Iterator[tuple[Chunk, int, int]]:
     done = 0
     for i, info in enumerate(table):
         done += info.bytes
-        yield corpus.read(i), done, total
+        if i >= start:
+            yield corpus.read(i), done, total

@@ -44,13 +44,17 @@ class Deserializer(abc.ABC):
             ``select`` are never called: windows count chunks, a state is (sweep, window, ordinal in it), and
             restoring reads one window.
         random_access: ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
-            Such corpora are shuffled as a whole by default; the others in windows.
+            Small ones are shuffled as a whole by default; the others in windows.
+        in_memory: all of it is in memory already, so that it is shuffled as a whole however large it is.
+        sliceable: ``read_slice`` reads no more than it returns, so that windows may be made of small blocks.
         name: what errors and `feedline inspect` call the corpus, a path where there is one.
     """
 
     schema: Schema
     sized: bool = True
     random_access: bool = False
+    in_memory: bool = False
+    sliceable: bool = False
     name: str = "data"
 
     @abc.abstractmethod
@@ -69,6 +73,13 @@ class Deserializer(abc.ABC):
             DataError: the chunk cannot be read at all. A sequence that cannot be read is no reason to raise:
                 say why in `Chunk.errors`.
         """
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """The sequences ``start:stop`` of chunk number ``chunk``; raises what ``read`` does.
+
+        This default reads the whole chunk: override it and set ``sliceable`` where less will do.
+        """
+        return self.read(chunk).slice(start, stop)
 
     @abc.abstractmethod
     def digest(self) -> str:

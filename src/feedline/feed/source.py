@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
-from feedline.errors import DataError
 from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import on_device
 from feedline.feed.formats.join import Join
+from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.lanes import Lanes
@@ -29,11 +29,10 @@ from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
+from feedline.feed.prefetch import Stats
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
-from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
-from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
+from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map
 
 DEFAULT_MINIBATCH_SIZE = 256
@@ -48,8 +47,9 @@ class MinibatchSource:
     Args:
         corpus: a `Deserializer`; several of them are joined by key, see `Join`.
         seed: of the order and of random transforms; 0 <= seed < 2**64.
-        shuffle: True: all data as one window where reading is free (arrays, mapped stores), windows of 256 MiB
-            stored bytes elsewhere. A `Window`: that much. False: the order of the corpus.
+        shuffle: True: all data as one window where that is cheap (arrays in memory; stores and mapped arrays of up to
+            4 GiB), else windows of 256 MiB stored bytes. A `Window`: that much. ``"whole"``: all data as one window,
+            whatever it costs (corpora with random access). False: the order of the corpus.
         partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size of
             torch.distributed if it is initialised at the first read, else (0, 1).
         max_sweeps, max_samples: where the source ends, counted from the start of the axis, not from a restore, and
@@ -60,7 +60,8 @@ class MinibatchSource:
             written when the first one is met.
         max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
             None: no limit.
-        order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
+        order: ``"feedline"``: the best we know. ``"feedline-1"``, ``"feedline-2"``: that version of it, to go on from
+            states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
             rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
             differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts what was passed
@@ -89,7 +90,7 @@ class MinibatchSource:
         corpus: Deserializer | Sequence[Deserializer],
         *,
         seed: int = 0,
-        shuffle: bool | Window = True,
+        shuffle: bool | str | Window = True,
         partition: tuple[int, int] | None = None,
         max_sweeps: int | None = None,
         max_samples: int | None = None,
@@ -113,8 +114,8 @@ class MinibatchSource:
             raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; {hint}")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
-        if order not in ORDERS:
-            raise ValueError(f"expected order to be one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+        if order not in ("feedline", *ORDERS):
+            raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
         if filling not in ("global", "cntk"):
             raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
         if truncation_length is not None:
@@ -123,8 +124,8 @@ class MinibatchSource:
                 raise ValueError("expected truncation_length or frame_mode, got both: a frame cannot be truncated")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
-        if not isinstance(shuffle, (bool, Window)):
-            raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
+        if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
+            raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
         limits = {"max_sweeps": (max_sweeps, 0), "max_samples": (max_samples, 1), "max_errors": (max_errors, 0)}
         for name, (limit, least) in limits.items():
             if limit is not None:
@@ -135,7 +136,6 @@ class MinibatchSource:
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
         self.corpus = corpus
         self._seed = int(seed)
-        self._shuffle = shuffle
         self._partition = Partition(partition)
         self._truncated = truncation_length is not None
         self._packer: Packer = Local() if filling == "cntk" else Whole()
@@ -147,7 +147,16 @@ class MinibatchSource:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = ChunkSet(corpus.schema)
-        self._timeline, self._reader, sizes = self._open(chunks, order, threads, read_ahead)
+        self._timeline, self._reader, sizes = opened(
+            corpus,
+            chunks,
+            self._stats,
+            order=order,
+            seed=self._seed,
+            shuffle=shuffle,
+            threads=threads,
+            read_ahead=read_ahead,
+        )
         if frame_mode:
             sizes = lengths.single(sizes, corpus)
         self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
@@ -175,31 +184,6 @@ class MinibatchSource:
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
         self._closed = False
-
-    def _open(
-        self, chunks: ChunkSet, order: str, threads: int, read_ahead: int
-    ) -> tuple[Timeline, MappedReader | BufferedReader, lengths.Lengths]:
-        corpus, shuffled = self.corpus, self._shuffle is not False
-        window = self._shuffle if isinstance(self._shuffle, Window) else None
-        reader: MappedReader | BufferedReader
-        if not corpus.sized:
-            if order != "feedline":
-                raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
-            if corpus.num_chunks() < 1:
-                raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-            reader = BufferedReader(corpus, chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead)
-            timeline = UnsizedOrder(corpus.num_chunks(), self._seed, shuffled, window, reader.counts)
-            return timeline, reader, lengths.read(reader)
-        table = ChunkTable(corpus.chunks())
-        if table.total_sequences == 0:
-            raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-        if corpus.random_access:
-            reader = MappedReader(corpus, chunks, self._stats)
-        else:
-            reader = BufferedReader(corpus, chunks, self._stats, len(table), table.bytes, threads, read_ahead)
-            if window is None and order == "feedline":
-                window = Window(bytes=DEFAULT_WINDOW_BYTES) if shuffled else Window(chunks=1)
-        return ORDERS[order](table, self._seed, shuffled, window), reader, lengths.indexed(corpus)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -421,7 +405,7 @@ class MinibatchSource:
     def _table(self) -> ChunkTable:
         if isinstance(self._timeline, UnsizedOrder):
             raise ValueError("a corpus without chunk_info cannot be counted: that would read it; implement chunk_info")
-        return self._timeline.table
+        return self._timeline.chunk_table
 
     @property
     def is_infinite(self) -> bool:

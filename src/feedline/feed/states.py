@@ -63,7 +63,7 @@ class Identity:
         """32 hex digits for the content and the chunk table; computed once."""
         if self._digest is None:
             h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
-            table = self._timeline.table
+            table = self._timeline.chunk_table
             for column in (table.sequences, table.samples, table.bytes):
                 h.update(np.ascontiguousarray(column, "<i8").tobytes())
             self._digest = h.hexdigest()
@@ -204,7 +204,7 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
             elif key == "seed":
                 settings.append(f"seed={int(value, 16)}")
             elif key == "shuffle":
-                settings.append(f"shuffle={f'fl.{Window(**value)!r}' if isinstance(value, Mapping) else bool(value)}")
+                settings.append(f"shuffle={_shuffle(value)}")
             elif key == "filling":
                 settings.append(f"filling={str(value)!r}")
         except (IndexError, TypeError, ValueError):
@@ -216,6 +216,13 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     if settings:
         others.insert(0, f"pass {', '.join(settings)}")
     return "to go on: " + "; ".join(others)
+
+
+def _shuffle(value: object) -> str:
+    """The argument that a state's ``shuffle`` was made of."""
+    if isinstance(value, Mapping):
+        return f"fl.{Window(**value)!r}"
+    return '"whole"' if value == "all" else str(bool(value))
 
 
 def _integer(state: Mapping[str, Any], key: str) -> int:

@@ -6,6 +6,7 @@ packed once into one array. Reading a chunk costs a few microseconds and no I/O.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class ArrayDeserializer(Deserializer):
     """
 
     random_access = True
+    sliceable = True
     name = "arrays"
 
     def __init__(
@@ -79,6 +81,7 @@ class ArrayDeserializer(Deserializer):
         self._count = next(iter(counts.values()))
         if self._count == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
+        self.in_memory = not any(_is_mapped(array) for value in self._values.values() for array in as_arrays(value))
         self._step = int(chunk_sequences)
         self._table: list[ChunkInfo] | None = None
 
@@ -101,8 +104,12 @@ class ArrayDeserializer(Deserializer):
         start = chunk * self._step
         if not 0 <= start < self._count:
             raise IndexError(f"expected a chunk number from 0 to {len(self.chunks()) - 1}, got {chunk}")
-        stop = min(start + self._step, self._count)
-        return Chunk(self.schema, {name: value.slice(start, stop) for name, value in self._values.items()})
+        return self.read_slice(chunk, 0, min(self._step, self._count - start))
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Views of the sequences ``start:stop`` of chunk number ``chunk``."""
+        a, b = chunk * self._step + start, chunk * self._step + stop
+        return Chunk(self.schema, {name: value.slice(a, b) for name, value in self._values.items()})
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
@@ -207,3 +214,10 @@ def _cumulative_bytes(value: Value) -> Any:
         return rows * (value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64)))
 
     return before
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is, or is a view of, a file mapped by NumPy or through `mmap`."""
+    while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return array is not None

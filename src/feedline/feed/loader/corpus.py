@@ -166,7 +166,8 @@ class _OneEach(Deserializer):
 
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
-        self.schema, self.random_access, self.name = corpus.schema, corpus.random_access, corpus.name
+        self.schema, self.name = corpus.schema, corpus.name
+        self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, corpus.sliceable
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """See `Deserializer.chunks`."""
@@ -175,6 +176,10 @@ class _OneEach(Deserializer):
     def read(self, chunk: int) -> Chunk:
         """See `Deserializer.read`."""
         return self._corpus.read(chunk)
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """See `Deserializer.read_slice`."""
+        return self._corpus.read_slice(chunk, start, stop)
 
     def digest(self) -> str:
         """See `Deserializer.digest`."""

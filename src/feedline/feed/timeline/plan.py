@@ -24,8 +24,6 @@ Ints = NDArray[np.int64]
 # millisecond), large enough that planning is a few nanoseconds a sequence.
 SEGMENT = 16384
 
-DEFAULT_WINDOW_BYTES = 256 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -74,10 +72,20 @@ class ChunkTable:
 
     def __init__(self, infos: Iterable[ChunkInfo]) -> None:
         table = np.array([tuple(info) for info in infos], np.int64).reshape(-1, 3)
-        self.sequences, self.samples, self.bytes = (np.ascontiguousarray(column) for column in table.T)
-        self.starts: Ints = np.concatenate([[0], np.cumsum(self.sequences)]).astype(np.int64)
+        self._fill(*(np.ascontiguousarray(column) for column in table.T))
+
+    @classmethod
+    def of_columns(cls, sequences: Ints, samples: Ints, stored: Ints) -> ChunkTable:
+        """A table of these columns, int64 (chunks,)."""
+        table = cls.__new__(cls)
+        table._fill(sequences, samples, stored)
+        return table
+
+    def _fill(self, sequences: Ints, samples: Ints, stored: Ints) -> None:
+        self.sequences, self.samples, self.bytes = sequences, samples, stored
+        self.starts: Ints = np.concatenate([[0], np.cumsum(sequences)]).astype(np.int64)
         self.total_sequences = int(self.starts[-1])
-        self.total_samples = int(self.samples.sum())
+        self.total_samples = int(samples.sum())
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -204,13 +212,20 @@ class Segment:
 
 
 class Timeline(abc.ABC):
-    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again."""
+    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again.
+
+    Attributes:
+        table: what windows are filled with: chunks, or blocks of them.
+        chunk_table: the chunks of the corpus.
+        seed, shuffle, window: see `MinibatchSource`.
+    """
 
     name: ClassVar[str]
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         """``window`` None: the whole data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
+        self.chunk_table = table
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:

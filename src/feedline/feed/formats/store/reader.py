@@ -45,6 +45,7 @@ class StoreDeserializer(Deserializer):
     """
 
     random_access = True
+    sliceable = True
 
     def __init__(
         self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False

@@ -62,7 +62,7 @@ class StoreWriter:
         self.given = schema
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
-        self._refuse_existing()
+        self.refuse_existing(self.path, overwrite)
         # A hidden sibling: on the same file system, so that renaming is atomic.
         self._folder = self.path.parent / f".{self.path.name}.writing-{secrets.token_hex(6)}"
         self._pending: list[Piece] = []
@@ -195,30 +195,41 @@ class StoreWriter:
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
-        _sync_folder(self._folder)
-        self._refuse_existing()
-        old = None
-        if self.path.exists():
-            old = self.path.parent / f".{self.path.name}.old-{secrets.token_hex(6)}"
-            os.rename(self.path, old)
-        try:
-            os.rename(self._folder, self.path)
-        except BaseException:
-            if old is not None:
-                os.rename(old, self.path)
-            raise
-        _sync_folder(self.path.parent)
-        if old is not None:
-            shutil.rmtree(old)
+        self.refuse_existing(self.path, self._overwrite)
+        self.publish(self._folder, self.path)
         self.manifest = manifest
 
-    def _refuse_existing(self) -> None:
-        if not os.path.lexists(self.path):
+    @staticmethod
+    def refuse_existing(path: Path, overwrite: bool) -> None:
+        """Check that a store may be written to ``path``.
+
+        Raises:
+            FileExistsError: something is there that is not a store, or is not to be overwritten.
+        """
+        if not os.path.lexists(path):
             return
-        if not self._overwrite:
-            raise FileExistsError(f"{self.path} exists; pass overwrite=True to replace a store, or choose another name")
-        if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise FileExistsError(f"{self.path} is not a feedline store, so overwrite=True does not replace it")
+        if not overwrite:
+            raise FileExistsError(f"{path} exists; pass overwrite=True to replace a store, or choose another name")
+        if path.is_symlink() or not (path / MANIFEST).is_file():
+            raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
+
+    @staticmethod
+    def publish(folder: Path, path: Path) -> None:
+        """Give a finished store its name; what has it is replaced."""
+        _sync_folder(folder)
+        old = None
+        if path.exists():
+            old = path.parent / f".{path.name}.old-{secrets.token_hex(6)}"
+            os.rename(path, old)
+        try:
+            os.rename(folder, path)
+        except BaseException:
+            if old is not None:
+                os.rename(old, path)
+            raise
+        _sync_folder(path.parent)
+        if old is not None:
+            shutil.rmtree(old)
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
