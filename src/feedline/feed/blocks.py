@@ -60,6 +60,10 @@ class BlockCorpus(Deserializer):
         """The sequences ``ordinals`` of the corpus."""
         return self._corpus.select(ordinals)
 
+    def files(self) -> Sequence[str]:
+        """Those of the corpus."""
+        return self._corpus.files()
+
     def close(self) -> None:
         """Close the corpus."""
         self._corpus.close()

@@ -105,6 +105,10 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
+    def files(self) -> Sequence[str]:
+        """Paths of the files that hold the sequences, for measuring what reading them costs; none if not in files."""
+        return ()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 

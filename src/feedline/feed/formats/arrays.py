@@ -81,7 +81,9 @@ class ArrayDeserializer(Deserializer):
         self._count = next(iter(counts.values()))
         if self._count == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
-        self.in_memory = not any(_is_mapped(array) for value in self._values.values() for array in as_arrays(value))
+        maps = [_map_of(array) for value in self._values.values() for array in as_arrays(value)]
+        self.in_memory = all(found is None for found in maps)
+        self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
         self._step = int(chunk_sequences)
         self._table: list[ChunkInfo] | None = None
 
@@ -122,6 +124,10 @@ class ArrayDeserializer(Deserializer):
             bounds = value.offsets
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
+
+    def files(self) -> list[str]:
+        """The files that NumPy has mapped."""
+        return self._mapped
 
     def digest(self) -> str:
         """32 hex digits over counts, sizes and three blocks of each array."""
@@ -216,8 +222,8 @@ def _cumulative_bytes(value: Value) -> Any:
     return before
 
 
-def _is_mapped(array: Any) -> bool:
-    """Whether an array is, or is a view of, a file mapped by NumPy or through `mmap`."""
+def _map_of(array: Any) -> Any:
+    """The file mapped by NumPy or through `mmap` that an array is a view of; None if it is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
-    return array is not None
+    return array

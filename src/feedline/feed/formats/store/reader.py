@@ -128,6 +128,10 @@ class StoreDeserializer(Deserializer):
         """32 hex digits over the sizes and checksums of all chunks; the same for every choice of streams."""
         return self._manifest.digest()
 
+    def files(self) -> list[str]:
+        """The Arrow files."""
+        return [str(self._folder / part.file) for part in self._manifest.parts]
+
     def advise(self, advice: str, chunk: int | None = None) -> None:
         """Tell the kernel how the maps will be used.
 
