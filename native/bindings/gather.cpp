@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <unordered_map>
 #include <vector>
 
 #include "arrays.h"
@@ -133,11 +134,12 @@ private:
     std::shared_ptr<Task> task_;
 };
 
-// A gather whose sequences are brought into memory first, as far as they are not there. The fetcher's threads
-// are given addresses only, and are done with them before this object goes.
+// Runs of sequences that are brought into memory, as far as they are not there. The fetcher's threads are given
+// addresses only, and are done with them before this object goes.
 class Staged {
 public:
-    Staged(std::shared_ptr<const Table> table, nb::object fetcher, std::shared_ptr<StageWork> work);
+    // base: the slots that `work` has its sources from, and nothing else.
+    Staged(std::shared_ptr<const Table> base, nb::object fetcher, std::shared_ptr<StageWork> work);
     ~Staged() { disk().cancel(*work_); }
     Staged(const Staged&) = delete;
     Staged& operator=(const Staged&) = delete;
@@ -146,15 +148,17 @@ public:
     nb::list faults();
     nb::list gather(nb::handle which);
     nb::tuple found();
+    std::uint64_t memory();
+    // One slot a run, once it is known; waits for that.
+    const Table& outcome();
 
 private:
     Disk& disk() const { return *nb::inst_ptr<Disk>(fetcher_); }
-    void wait();
 
-    std::shared_ptr<const Table> table_;
+    std::shared_ptr<const Table> base_;
     nb::object fetcher_;
     std::shared_ptr<StageWork> work_;
-    std::shared_ptr<const Table> outcome_;  // one slot a pick, once it is known
+    std::shared_ptr<const Table> outcome_;
 };
 
 class Gatherer {
@@ -171,8 +175,10 @@ public:
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
     Copy* start(nb::handle slots, nb::handle index);
-    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::sequence keep);
-    std::size_t missing(nb::handle fetcher, nb::handle slots, nb::handle index, std::int64_t most);
+    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep);
+    std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, std::int64_t most,
+                        std::int64_t pages);
+    void adopt(std::int64_t slot, nb::handle staged, std::int64_t pick);
 
     int traverse(visitproc visit, void* arg) {
         // A table that a gather or a copy under way holds too is not this object's alone to give up.
@@ -193,6 +199,7 @@ private:
         if (table_.use_count() > 1) table_ = std::make_shared<Table>(*table_);
         return *table_;
     }
+    Table& with_room(std::int64_t slot);
     bool holds(std::int64_t slot) const {
         return slot >= 0 && static_cast<std::size_t>(slot) < table_->held.size() && table_->held[slot];
     }
@@ -316,9 +323,30 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
     return arrival;
 }
 
-void Gatherer::add(std::int64_t slot, nb::sequence values) {
+// The table for writing, with a place for `slot`.
+Table& Gatherer::with_room(std::int64_t slot) {
+    Table& table = writable();
+    const auto size = static_cast<std::size_t>(slot) + 1;
+    if (size <= table.held.size()) return table;
+    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+        if (sparse_[s])
+            table.sparse[s].resize(size);
+        else
+            table.dense[s].resize(size);
+    }
+    table.owners.resize(size);
+    table.sequences.resize(size, 0);
+    table.held.resize(size, 0);
+    return table;
+}
+
+static void check_slot(std::int64_t slot) {
     if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
         raise<nb::value_error>("expected 0 <= slot < 2**24, got " + number(slot));
+}
+
+void Gatherer::add(std::int64_t slot, nb::sequence values) {
+    check_slot(slot);
     if (nb::len(values) != sparse_.size())
         raise<nb::value_error>("slot " + number(slot) + ": expected " + number(sparse_.size()) +
                                " streams, got " + number(nb::len(values)));
@@ -353,19 +381,8 @@ void Gatherer::add(std::int64_t slot, nb::sequence values) {
     }
 
     // From here on nothing but memory can fail, and room is made before anything is set.
-    Table& table = writable();
+    Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
-    if (at >= table.held.size()) {
-        for (std::size_t s = 0; s < sparse_.size(); ++s) {
-            if (sparse_[s])
-                table.sparse[s].resize(at + 1);
-            else
-                table.dense[s].resize(at + 1);
-        }
-        table.owners.resize(at + 1);
-        table.sequences.resize(at + 1, 0);
-        table.held.resize(at + 1, 0);
-    }
     for (std::size_t s = 0; s < sparse_.size(); ++s) {
         Stream& stream = table.streams[s];
         const Arrival& arrival = arrivals[s];
@@ -577,7 +594,7 @@ nb::list Copy::result() {
     return result_;
 }
 
-// ---- sequences brought into memory first ----------------------------------------------------------------
+// ---- runs brought into memory first ---------------------------------------------------------------------
 
 static std::vector<StageWork::Stream> stage_streams(const Table& table) {
     std::vector<StageWork::Stream> streams;
@@ -588,85 +605,164 @@ static std::vector<StageWork::Stream> stage_streams(const Table& table) {
 }
 
 static nb::object checked_fetcher(nb::handle fetcher) {
-    if (!nb::isinstance<Disk>(fetcher))
-        raise<nb::type_error>("expected a Fetcher, got " + describe(fetcher));
+    if (!nb::isinstance<Disk>(fetcher)) raise<nb::type_error>("expected a Fetcher, got " + describe(fetcher));
     return nb::borrow(fetcher);
 }
 
-Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::sequence keep) {
+namespace {
+
+// The arguments that name runs, looked at while the GIL is held.
+struct RunArrays {
+    RunArrays(const Table& table, nb::handle slots, nb::handle index, nb::handle given_counts) : first(slots, index) {
+        check_picks(table, first.picks);
+        const Picks& picks = first.picks;
+        if (!given_counts.is_none()) {
+            counts = std::make_unique<Ints>(given_counts, "counts", std::initializer_list<Ints::Type>{Ints::kInt64});
+            if (counts->size() != picks.count)
+                raise<nb::value_error>("expected `index` and `counts` of equal length, got " + number(picks.count) +
+                                       " and " + number(counts->size()));
+        }
+        for (std::size_t i = 0; counts != nullptr && i < picks.count; ++i) {
+            const std::int64_t count = counts->int64()[i], held = table.sequences[slot(i)];
+            if (count < 1 || count > held - picks.index[i])
+                raise<nb::index_error>("place " + number(i) + ": expected a run inside the " + number(held) +
+                                       " sequences of slot " + number(slot(i)) + ", got " + number(count) + " from " +
+                                       number(picks.index[i]));
+        }
+    }
+    std::uint32_t slot(std::size_t i) const { return first.picks.slots == nullptr ? 0 : first.picks.slots[i]; }
+    std::int64_t run(std::size_t i) const { return counts == nullptr ? 1 : counts->int64()[i]; }
+
+    PickArrays first;
+    std::unique_ptr<Ints> counts;
+};
+
+}  // namespace
+
+Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep) {
     nb::object disk = checked_fetcher(fetcher);
-    const PickArrays arrays(slots, index);
-    check_picks(*table_, arrays.picks);
-    std::vector<StageWork::Stream> streams = stage_streams(*table_);
-    if (nb::len(keep) != streams.size())
-        raise<nb::value_error>("expected to know for " + number(streams.size()) + " streams what to keep, got " +
+    const RunArrays runs(*table_, slots, index, counts);
+    const std::size_t n = runs.first.picks.count;
+    if (nb::len(keep) != sparse_.size())
+        raise<nb::value_error>("expected to know for " + number(sparse_.size()) + " streams what to keep, got " +
                                number(nb::len(keep)));
+    // Only the slots concerned: the others may come and go.
+    auto base = std::make_shared<Table>(sparse_);
+    base->streams = table_->streams;
+    std::unordered_map<std::uint32_t, std::uint32_t> places;
+    std::vector<std::uint32_t> own(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::uint32_t slot = runs.slot(i);
+        const auto [found, fresh] = places.emplace(slot, static_cast<std::uint32_t>(places.size()));
+        own[i] = found->second;
+        if (!fresh) continue;
+        for (std::size_t s = 0; s < sparse_.size(); ++s) {
+            if (sparse_[s])
+                base->sparse[s].push_back(table_->sparse[s][slot]);
+            else
+                base->dense[s].push_back(table_->dense[s][slot]);
+        }
+        base->owners.push_back(table_->owners[slot]);
+    }
+    std::vector<StageWork::Stream> streams = stage_streams(*base);
     for (std::size_t s = 0; s < streams.size(); ++s) {
         const auto bits = nb::cast<unsigned>(nb::object(keep[s]));
         streams[s].keep_rows = (bits & 1) != 0;
         streams[s].keep_bounds = (bits & 2) != 0;
     }
-    auto work = std::make_shared<StageWork>(std::move(streams), arrays.picks, nb::inst_ptr<Disk>(disk)->mapped,
-                                            nb::inst_ptr<Disk>(disk)->pool);
-    return new Staged(table_, std::move(disk), std::move(work));
+    const Runs wanted{own.data(), runs.first.picks.index, runs.counts == nullptr ? nullptr : runs.counts->int64(), n};
+    const Disk& from = *nb::inst_ptr<Disk>(disk);
+    auto work = std::make_shared<StageWork>(std::move(streams), wanted, from.mapped, from.pool);
+    return new Staged(std::move(base), std::move(disk), std::move(work));
 }
 
-std::size_t Gatherer::missing(nb::handle fetcher, nb::handle slots, nb::handle index, std::int64_t most) {
+std::size_t Gatherer::lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts,
+                              std::int64_t most, std::int64_t pages) {
     const nb::object disk = checked_fetcher(fetcher);
-    const PickArrays arrays(slots, index);
-    check_picks(*table_, arrays.picks);
-    const std::size_t n = arrays.picks.count;
-    const std::size_t looked = std::min(n, static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
-    std::size_t missing = 0;
+    const RunArrays runs(*table_, slots, index, counts);
+    if (most < 0 || pages < 1) raise<nb::value_error>("expected most >= 0 and pages >= 1");
+    const std::size_t n = runs.first.picks.count, looked = std::min(n, static_cast<std::size_t>(most));
+    const std::vector<StageWork::Stream> streams = stage_streams(*table_);
+    std::size_t lacking = 0;
     for (std::size_t k = 0; k < looked; ++k) {
         const std::size_t i = (2 * k + 1) * n / (2 * looked);  // in the middle of equal parts
-        const Picks one{arrays.picks.slots == nullptr ? nullptr : arrays.picks.slots + i, arrays.picks.index + i, 1};
-        missing += count_missing(stage_streams(*table_), one, *nb::inst_ptr<Disk>(disk)->mapped);
+        lacking += lacks_pages(streams, runs.slot(i), runs.first.picks.index[i], runs.run(i),
+                               *nb::inst_ptr<Disk>(disk)->mapped, static_cast<std::size_t>(pages));
     }
-    return missing;
+    return lacking;
 }
 
-Staged::Staged(std::shared_ptr<const Table> table, nb::object fetcher, std::shared_ptr<StageWork> work)
-    : table_(std::move(table)), fetcher_(std::move(fetcher)), work_(std::move(work)) {
+void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
+    check_slot(slot);
+    if (!nb::isinstance<Staged>(staged)) raise<nb::type_error>("expected a Staged, got " + describe(staged));
+    const Table& from = nb::inst_ptr<Staged>(staged)->outcome();
+    if (pick < 0 || static_cast<std::size_t>(pick) >= from.sequences.size() || from.sequences[pick] == 0)
+        raise<nb::index_error>("expected a run that could be read, got number " + number(pick));
+    if (holds(slot))
+        raise<nb::value_error>("slot " + number(slot) + " already holds a chunk; remove it first");
+    Table& table = with_room(slot);
+    const auto at = static_cast<std::size_t>(slot), k = static_cast<std::size_t>(pick);
+    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+        if (sparse_[s])
+            table.sparse[s][at] = from.sparse[s][k];
+        else
+            table.dense[s][at] = from.dense[s][k];
+    }
+    table.owners[at].assign(1, nb::borrow(staged));
+    table.sequences[at] = from.sequences[k];
+    table.held[at] = 1;
+}
+
+Staged::Staged(std::shared_ptr<const Table> base, nb::object fetcher, std::shared_ptr<StageWork> work)
+    : base_(std::move(base)), fetcher_(std::move(fetcher)), work_(std::move(work)) {
     disk().fetcher.start(work_);
 }
 
-void Staged::wait() {
-    if (outcome_ != nullptr) return;
+const Table& Staged::outcome() {
+    if (outcome_ != nullptr) return *outcome_;
     if (work_->of_a_parent() && !work_->done()) {
         // The threads that would have read stayed in the parent.
         work_ = work_->again();
         disk().fetcher.start(work_);
     }
     disk().wait(*work_);
+    if (outcome_ != nullptr) return *outcome_;  // another thread was here first
     disk().disk_bytes += work_->disk_bytes();
     auto outcome = std::make_shared<Table>(std::vector<bool>());
-    outcome->streams = table_->streams;
-    outcome->sequences.assign(work_->picks(), 1);
+    outcome->streams = base_->streams;
     outcome->held.assign(work_->picks(), 1);
+    for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
     for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
     for (std::size_t s = 0; s < outcome->streams.size(); ++s) {
         outcome->dense.push_back(work_->dense(s));
         outcome->sparse.push_back(work_->sparse(s));
     }
     outcome_ = std::move(outcome);
+    return *outcome_;
 }
 
 nb::list Staged::faults() {
-    wait();
+    outcome();
     nb::list found;
-    for (const StageWork::Fault& fault : work_->faults())
-        found.append(nb::make_tuple(fault.pick, fault.stream, work_->files()[fault.file]->path(), fault.at, fault.error));
+    for (const StageWork::Fault& fault : work_->faults()) {
+        const std::string path = fault.error == 0 ? std::string() : work_->files()[fault.file]->path();
+        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path, fault.at));
+    }
     return found;
 }
 
 nb::tuple Staged::found() {
-    wait();
+    outcome();
     return nb::make_tuple(work_->asked(), work_->missing(), work_->disk_bytes());
 }
 
+std::uint64_t Staged::memory() {
+    outcome();
+    return work_->memory();
+}
+
 nb::list Staged::gather(nb::handle which) {
-    wait();
+    const Table& table = outcome();
     std::vector<std::uint32_t> slots;
     if (which.is_none()) {
         slots.resize(work_->picks());
@@ -675,14 +771,14 @@ nb::list Staged::gather(nb::handle which) {
         const Ints chosen(which, "which", {Ints::kInt64});
         for (std::size_t i = 0; i < chosen.size(); ++i) {
             if (chosen.int64()[i] < 0 || static_cast<std::size_t>(chosen.int64()[i]) >= work_->picks())
-                raise<nb::index_error>("place " + number(i) + ": expected a pick from 0 to below " +
+                raise<nb::index_error>("place " + number(i) + ": expected a run from 0 to below " +
                                        number(work_->picks()) + ", got " + number(chosen.int64()[i]));
             slots.push_back(static_cast<std::uint32_t>(chosen.int64()[i]));
         }
     }
     for (std::size_t i = 0; i < slots.size(); ++i)
-        if (outcome_->sequences[slots[i]] == 0)
-            raise<nb::value_error>("place " + number(i) + ": expected a pick that could be read, got one of faults()");
+        if (table.sequences[slots[i]] == 0)
+            raise<nb::value_error>("place " + number(i) + ": expected a run that could be read, got one of faults()");
     const std::vector<std::int64_t> index(slots.size(), 0);
     return gather_now(outcome_, {slots.data(), index.data(), slots.size()}, 1);
 }
@@ -757,16 +853,18 @@ void bind_gather(nb::module_& m) {
              "be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
     nb::class_<Staged>(m, "Staged",
-                       "Sequences on their way into memory, made by Gatherer.stage(). Dropping it before its end is\n"
-                       "safe.")
+                       "Runs of sequences on their way into memory, made by Gatherer.stage(). Whatever asks for them\n"
+                       "waits without the GIL, and Ctrl-C interrupts the wait. Dropping it before its end is safe.")
         .def("faults", &Staged::faults,
-             "Picks that could not be read: tuples (pick, stream, path, offset of the first byte that did not\n"
-             "come, errno; -1 where the file ended before). Waits without the GIL, and Ctrl-C interrupts the wait.")
+             "Runs that could not be read: tuples (run, stream, errno, path, offset of the first byte that did\n"
+             "not come). errno is -1 where the file ended too early, and 0 where offsets or bounds of rows are\n"
+             "impossible.")
         .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
-             "What Gatherer.gather() would have returned, of the picks `which` (int64; None: all) in that\n"
-             "order. Waits like faults(). ValueError for a pick that could not be read.")
+             "The first sequences of the runs `which` (int64; None: all), in that order, as Gatherer.gather()\n"
+             "returns them. ValueError for a run that could not be read.")
         .def("found", &Staged::found,
              "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
         .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
@@ -809,14 +907,20 @@ void bind_gather(nb::module_& m) {
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
              "may be added and removed meanwhile, and both arguments written to.")
-        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "keep"_a,
-             "Begin what gather() does and return a Staged at once: sequences in files of the fetcher that the\n"
-             "page cache does not hold are read by its threads, many at a time. Slots may be added and removed\n"
-             "meanwhile, and both arguments written to. keep, for each stream: 1 if the page cache is to keep its\n"
-             "rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small. gather()'s errors.")
-        .def("missing", &Gatherer::missing, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "most"_a,
-             "How many of at most `most` picks, evenly spread, have pages that the page cache does not hold.\n"
-             "Some tenths of a microsecond a pick and stream.");
+        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(), "keep"_a,
+             "Begin to bring runs into memory and return a Staged at once: counts[i] (int64[n]; None: 1)\n"
+             "sequences from index[i] of slot slots[i]. What lies in files of the fetcher and is not in the page\n"
+             "cache is read by its threads, many at a time; all else stays where it is. Slots may be added and\n"
+             "removed meanwhile, and all arguments written to. keep, for each stream: 1 if the page cache is to\n"
+             "keep its rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small.\n"
+             "IndexError for a bad slot or run.")
+        .def("adopt", &Gatherer::adopt, "slot"_a, "staged"_a, "run"_a,
+             "Hold a run of a Staged in a vacant slot, as a chunk of its sequences. Waits for it. IndexError if it\n"
+             "could not be read.")
+        .def("lacking", &Gatherer::lacking, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(),
+             "most"_a, "pages"_a,
+             "How many of at most `most` runs, evenly spread, lack a page in the page cache among at most `pages`\n"
+             "that are looked at in each stream. Some tenths of a microsecond a page.");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

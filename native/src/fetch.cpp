@@ -250,65 +250,74 @@ bool Work::of_a_parent() const { return pid_ != getpid(); }
 RangeWork::RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool)
     : ranges_(std::move(ranges)), pool_(std::move(pool)), results_(ranges_.size()) {}
 
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+                         std::byte* to, std::vector<Read>& reads) {
+    const std::size_t pages = (end - begin) / kFetchAlign;
+    std::uint64_t from_disk = 0;
+    const auto add = [&](std::size_t first, std::size_t last, bool cold) {
+        const int fd = cold ? file.descriptor() : file.plain();
+        if (cold) from_disk += (last - first) * kFetchAlign;
+        const std::size_t count = last - first;
+        // In parts of equal size, so that none is a rest that costs a request of its own.
+        const std::size_t parts = std::max<std::size_t>(1, (count * kFetchAlign + kReadBytes / 2) / kReadBytes);
+        for (std::size_t k = 0; k < parts; ++k) {
+            const std::size_t from = first + count * k / parts, till = first + count * (k + 1) / parts;
+            reads.push_back(
+                {fd, begin + from * kFetchAlign, (till - from) * kFetchAlign, to + from * kFetchAlign, cold, 0});
+        }
+    };
+    for (std::size_t at = 0; at < pages;) {
+        std::size_t last = at;
+        while (last < pages && held[last] != 0) ++last;
+        if ((last - at > kGapPages || last == pages) && file.plain() >= 0) {
+            add(at, last, false);
+            at = last;
+            continue;
+        }
+        // To the end of what is missing, across short stretches that are there.
+        for (std::size_t p = last; p < pages && p - last <= kGapPages; ++p)
+            if (held[p] == 0) last = p + 1;
+        add(at, last, true);
+        at = last;
+    }
+    return from_disk;
+}
+
 void RangeWork::next(std::vector<Read>& reads) {
     if (!begun_) {
         begun_ = true;
-        for (std::size_t k = 0; k < ranges_.size(); ++k) plan(k, reads);
+        std::vector<unsigned char> held;
+        for (std::size_t k = 0; k < ranges_.size(); ++k) {
+            const Range& range = ranges_[k];
+            const std::uint64_t begin = down(range.offset), end = up(range.offset + range.size);
+            if (range.size != 0) {
+                results_[k].block = pool_->take(end - begin);
+                results_[k].data = results_[k].block.get() + (range.offset - begin);
+                held.assign((end - begin) / kFetchAlign, 0);
+                if (range.file->tells()) range.file->held(begin, held.size(), held.data());
+                disk_bytes_ += plan_reads(*range.file, begin, end, held.data(), results_[k].block.get(), reads);
+            }
+            reads_end_.push_back(reads.size());
+        }
         if (!reads.empty()) return;
     }
-    for (std::size_t i = 0; i < reads.size(); ++i) {
+    for (std::size_t i = 0, k = 0; i < reads.size(); ++i) {
+        while (i >= reads_end_[k]) ++k;
         const Read& read = reads[i];
-        const Range& range = ranges_[origins_[i].range];
-        Result& result = results_[origins_[i].range];
-        if (origins_[i].from_disk) {
-            disk_bytes_ += static_cast<std::uint64_t>(std::max<std::int64_t>(read.got, 0));
-            if (!range.file->direct()) range.file->drop(read.offset, read.size);
-        }
+        const Range& range = ranges_[k];
+        // What the page cache held before was somebody's, and stays.
+        if (!range.file->direct() && read.from_disk) range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
         const std::uint64_t to = std::min(read.offset + read.size, range.offset + range.size);
         if (read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= to) continue;
         std::uint64_t at;
         const int error = read_plain(*range.file, from, to - from, read.to + (from - read.offset), at);
-        if (error != 0 && (result.error == 0 || at < result.at)) {
-            result.error = error;
-            result.at = at;
+        if (error != 0 && (results_[k].error == 0 || at < results_[k].at)) {
+            results_[k].error = error;
+            results_[k].at = at;
         }
     }
     reads.clear();
-}
-
-void RangeWork::plan(std::size_t k, std::vector<Read>& reads) {
-    const Range& range = ranges_[k];
-    if (range.size == 0) return;
-    const std::uint64_t begin = down(range.offset), end = up(range.offset + range.size);
-    const std::size_t pages = (end - begin) / kFetchAlign;
-    results_[k].block = pool_->take(end - begin);
-    std::byte* const block = results_[k].block.get();
-    results_[k].data = block + (range.offset - begin);
-    std::vector<unsigned char> held(pages, 0);
-    if (range.file->tells()) range.file->held(begin, pages, held.data());
-    const auto add = [&](std::size_t first, std::size_t last, bool from_disk) {
-        int fd = from_disk ? range.file->descriptor() : range.file->plain();
-        if (fd < 0) fd = range.file->descriptor();
-        for (std::size_t at = first * kFetchAlign; at < last * kFetchAlign; at += kReadBytes) {
-            const std::size_t bytes = std::min(kReadBytes, last * kFetchAlign - at);
-            reads.push_back({fd, begin + at, bytes, block + at, 0});
-            origins_.push_back({k, from_disk});
-        }
-    };
-    std::size_t at = 0;
-    while (at < pages) {
-        const std::size_t first = at;
-        while (at < pages && held[at] != 0) ++at;
-        if (at != first) add(first, at, false);
-        if (at == pages) break;
-        // To the end of what is missing, across short stretches that are there.
-        std::size_t last = at;
-        for (std::size_t p = at; p < pages && p - last <= kGapPages; ++p)
-            if (held[p] == 0) last = p + 1;
-        add(at, last, true);
-        at = last;
-    }
 }
 
 // ---- the fetcher ----------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ struct Read {
     std::uint64_t offset = 0;
     std::size_t size = 0;
     std::byte* to = nullptr;
-    std::int64_t got = 0;  // bytes that came (fewer than `size` at the end of the file), or -errno
+    bool from_disk = true;  // rather than from the page cache
+    std::int64_t got = 0;   // bytes that came (fewer than `size` at the end of the file), or -errno
 };
 
 class Work {
@@ -160,6 +161,12 @@ private:
     bool stepping_ = false, starved_ = false;
 };
 
+// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: what the page cache holds, by
+// `held` (a byte a page, as DiskFile::held has them), comes from there if it is long enough to pay, all else from
+// the disk. Returns the bytes that come from the disk.
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+                         std::byte* to, std::vector<Read>& reads);
+
 // Bytes of a file into one block each.
 class RangeWork : public Work {
 public:
@@ -183,17 +190,10 @@ public:
     std::uint64_t disk_bytes() const { return disk_bytes_; }
 
 private:
-    struct Origin {
-        std::size_t range;
-        bool from_disk;
-    };
-    void plan(std::size_t k, std::vector<Read>& reads);
-    void settle(std::size_t k);
-
     const std::vector<Range> ranges_;
     const std::shared_ptr<BlockPool> pool_;
     std::vector<Result> results_;
-    std::vector<Origin> origins_;  // of each read
+    std::vector<std::size_t> reads_end_;  // by range: behind its last read
     std::uint64_t disk_bytes_ = 0;
     bool begun_ = false;
 };
