@@ -434,11 +434,13 @@ void Fetcher::step(State& state, const std::shared_ptr<Work>& work, std::unique_
 }
 
 void Fetcher::more_threads(State& state) {
-    // Under the lock. A signal taken by these threads would not interrupt the call that waits for them in another.
+    // Under the lock. A signal taken by these threads would not interrupt the call that waits for them in another. Faults
+    // are a thread's own, though: see guard.h.
     const std::size_t most = state.ring != nullptr ? 1 : state.depth;
     if (state.threads.size() >= most || state.idle >= state.reads.size() + state.ready.size()) return;
     sigset_t all, before;
     sigfillset(&all);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         std::size_t wanted = std::min(most, state.threads.size() + state.reads.size() + state.ready.size() - state.idle);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "feedline/guard.h"
+
 namespace feedline {
 
 // Two pieces of a file this close are read in one go: the bytes between cost less than another request.
@@ -267,16 +269,21 @@ void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_
         outcome.dense[want.pick] = {};
 }
 
-// Numbers that never fall, from the first to at most `most`, made to begin with 0. False if they are others.
-static bool rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
-                   std::int64_t& first) {
+// A copy of numbers that should never fall, from 0 to `most`, made to begin with 0. What was found in the page cache
+// is still in its map, whose file may have been cut meanwhile.
+enum class Copied { kGood, kBad, kUnreadable };
+static Copied rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
+                     std::int64_t& first) {
     numbers.resize(static_cast<std::size_t>(count));
-    std::memcpy(numbers.data(), from, numbers.size() * sizeof(std::int64_t));
+    std::int64_t* const to = numbers.data();
+    const std::size_t bytes = numbers.size() * sizeof(std::int64_t);
+    if (guarded([&] { std::memcpy(to, from, bytes); }) != nullptr) return Copied::kUnreadable;
     first = numbers[0];
     bool good = first >= 0 && numbers.back() <= most;
     for (std::size_t i = 1; i < numbers.size(); ++i) good = good && numbers[i - 1] <= numbers[i];
-    for (std::int64_t& value : numbers) value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(first));
-    return good;
+    if (!good) return Copied::kBad;
+    for (std::int64_t& value : numbers) value -= first;
+    return Copied::kGood;
 }
 
 void StageWork::take_one(const Want& want) {
@@ -287,11 +294,20 @@ void StageWork::take_one(const Want& want) {
     const std::uint32_t slot = slots_[want.pick];
     const std::int64_t* offsets = offsets_of(stream, want.pick);
     if (offsets != nullptr) offsets = outcome.offsets[want.pick].data();
+    const auto copied = [&](Copied outcome_of_copy) {
+        std::size_t file = 0;
+        if (outcome_of_copy == Copied::kBad) fail(want, 0, 0, 0);
+        if (outcome_of_copy == Copied::kUnreadable && find_file(*files_, want.at, want.bytes, file))
+            fail(want, -1, file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()));
+        else if (outcome_of_copy == Copied::kUnreadable)
+            fail(want, 0, 0, 0);
+        return outcome_of_copy == Copied::kGood;
+    };
     switch (want.part) {
         case Part::kOffsets: {
             const std::int64_t all = stream.is_sparse ? stream.sparse[slot].num_rows : stream.dense[slot].num_rows;
             std::vector<std::int64_t>& own = outcome.offsets[want.pick];
-            if (!rebase(want.got, sequences(want.pick) + 1, all, own, rows.first)) return fail(want, 0, 0, 0);
+            if (!copied(rebase(want.got, sequences(want.pick) + 1, all, own, rows.first))) return;
             rows.last = rows.first + own.back();
             return;
         }
@@ -301,7 +317,7 @@ void StageWork::take_one(const Want& want) {
         case Part::kBounds: {
             std::vector<std::int64_t>& own = outcome.bounds[want.pick];
             const std::int64_t all = stream.sparse[slot].num_values;
-            if (!rebase(want.got, rows.last - rows.first + 1, all, own, rows.value)) return fail(want, 0, 0, 0);
+            if (!copied(rebase(want.got, rows.last - rows.first + 1, all, own, rows.value))) return;
             rows.values = own.back();
             return;
         }

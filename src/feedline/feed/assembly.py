@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
+from feedline.data.chunk import gatherer_of
 from feedline.data.value import DenseValue, SparseValue, as_arrays
 
 
@@ -28,7 +29,7 @@ class ChunkSet:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._gatherer = _native.Gatherer([stream.sparse for stream in schema.values()])
+        self._gatherer = gatherer_of(schema)
         self._makers = [(name, stream.shape[0] if stream.sparse else None) for name, stream in schema.items()]
         self._free: list[int] = []
         self._ragged = [False] * len(schema)
@@ -42,7 +43,7 @@ class ChunkSet:
         else:
             slot, self._top = self._top, self._top + 1
         try:
-            self._gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()])
+            self._gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()], chunk.seals)
             for i, value in enumerate(chunk.values.values()):
                 if not value.one_sample_each:
                     self._ragged[i] = True
@@ -70,11 +71,13 @@ class ChunkSet:
 
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
+            BadEntries: sequences hold impossible entries; `values` makes values of its arrays.
+            DataError: a mapped file was cut, has changed, or its disk fails.
         """
         if len(index) == 0:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
-        return self._wrap(self._gatherer.gather(slots, index))
+        return self.values(self._gatherer.gather(slots, index))
 
     def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
         """Begin what `gather` does, for at least one sequence; a native thread copies and `finish` hands it out.
@@ -87,10 +90,15 @@ class ChunkSet:
         return self._gatherer.start(slots, index)
 
     def finish(self, copy: _native.Copy) -> dict[str, Value]:
-        """The values of a copy that was started; copies what is not copied yet and waits for the rest."""
-        return self._wrap(copy.result())
+        """The values of a copy that was started; copies what is not copied yet and waits for the rest.
 
-    def _wrap(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
+        Raises:
+            DataError: as `gather`.
+        """
+        return self.values(copy.result())
+
+    def values(self, arrays: list[tuple[Any, ...]]) -> dict[str, Value]:
+        """What was gathered, one value per stream."""
         values: dict[str, Value] = {}
         for (name, classes), parts in zip(self._makers, arrays, strict=True):
             if classes is None:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Minibatch, Schema, Value
+from feedline.data.chunk import values_of
+from feedline.data.faults import BadEntries
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
@@ -157,7 +159,12 @@ class Delivery:
             good = self._pass_over(errors_among(reader, slots, index), ids, rank)
             if good is not None:
                 slots, index, ids = slots[good], index[good], ids[good]
-        values = self._ahead.gather(parts, slots, index)
+        try:
+            values = self._ahead.gather(parts, slots, index)
+        except BadEntries as found:
+            values = values_of(self._corpus.schema, found.arrays)
+            errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
+            values, ids, good = self._without(errors, values, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
         if self._transforms:
@@ -188,6 +195,21 @@ class Delivery:
             self._stats.skipped += 1
             good[i] = False
         return good
+
+    def _without(
+        self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
+    ) -> Gathered:
+        """What was gathered, without sequences that turned out to be unreadable; raises or records these."""
+        left = self._pass_over(errors, ids, rank)
+        if left is None:
+            return values, ids, good
+        which = np.flatnonzero(left)
+        if good is None:
+            good = left
+        else:
+            good = good.copy()
+            good[good] = left
+        return {name: value.select(which) for name, value in values.items()}, ids[which], good
 
     # ---- runs in lanes ----------------------------------------------------------------------------
 
@@ -225,11 +247,7 @@ class Delivery:
                         hint="leave out truncation_length to read sequences whole",
                     ),
                 )
-        even = self._pass_over(uneven, ids, rank)
-        if even is not None:
-            values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
-            good = np.ones(len(lengths), np.bool_) if good is None else good
-            good[good] = even
+        values, ids, good = self._without(uneven, values, ids, good, rank)
         rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
         at = 0
         for run in runs:
