@@ -97,7 +97,7 @@ std::size_t BlockPool::idle() const {
 
 static int open_file(const std::string& path, int flags) {
     int fd;
-    do fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+    do fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -118,35 +118,43 @@ static bool may_ask(const std::string& path, const struct stat& about) {
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-DiskFile::DiskFile(std::string path, std::uint64_t size, const std::byte* mapped, bool direct)
-    : path_(std::move(path)), size_(size), mapped_(mapped) {
-#ifdef O_DIRECT
-    if (direct) {
-        fd_ = open_file(path_, O_DIRECT);
-        if (fd_ >= 0 && !reads_directly(fd_)) {
-            close(fd_);
-            fd_ = -1;
-        }
-        direct_ = fd_ >= 0;
-    }
-#else
-    (void)direct;
-#endif
-    if (fd_ < 0) {
-        plain_ = open_file(path_, 0);
-        if (plain_ < 0) throw std::system_error(errno, std::generic_category(), path_);
-        posix_fadvise(plain_, 0, 0, POSIX_FADV_RANDOM);  // what is wanted is said, nothing is to be guessed
-        fd_ = plain_;
-    }
-    struct stat about;
-    if (fstat(fd_, &about) != 0) {
-        const int error = errno;
-        close(fd_);
+DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask) {
+    const auto fail = [&](int error) {
+        if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
+    };
+#ifdef O_DIRECT
+    if (about.direct) fd_ = open_file(path_, O_DIRECT);
+    direct_ = fd_ >= 0;
+#endif
+    if (fd_ < 0) fd_ = open_file(path_, 0);
+    if (fd_ < 0) fail(errno);
+    struct stat found;
+    if (fstat(fd_, &found) != 0) fail(errno);
+    const bool any = about.device == 0 && about.inode == 0;
+    if (!S_ISREG(found.st_mode) || (!any && (found.st_dev != about.device || found.st_ino != about.inode))) fail(ESTALE);
+    device_ = found.st_dev;
+    inode_ = found.st_ino;
+    if (direct_ && !reads_directly(fd_)) {
+        close(fd_);
+        direct_ = false;
+        fd_ = open_same();
+        if (fd_ < 0) fail(errno);
     }
-    device_ = about.st_dev;
-    inode_ = about.st_ino;
-    tells_ = mapped_ != nullptr && may_ask(path_, about);
+    if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // what is wanted is said, nothing is to be guessed
+    tells_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
+}
+
+// The file again, through the page cache; -1 if it cannot be opened, or if another has taken its name.
+int DiskFile::open_same() const {
+    const int fd = open_file(path_, 0);
+    struct stat found;
+    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != device_ || found.st_ino != inode_)) {
+        close(fd);
+        errno = ESTALE;
+        return -1;
+    }
+    return fd;
 }
 
 DiskFile::~DiskFile() {
@@ -158,12 +166,7 @@ int DiskFile::plain() const {
     if (!direct_) return fd_;
     const std::lock_guard lock(mutex_);
     if (plain_ < 0) {
-        plain_ = open_file(path_, 0);
-        struct stat about;
-        if (plain_ >= 0 && (fstat(plain_, &about) != 0 || about.st_dev != device_ || about.st_ino != inode_)) {
-            close(plain_);  // another file has taken the name
-            plain_ = -1;
-        }
+        plain_ = open_same();
         if (plain_ >= 0) posix_fadvise(plain_, 0, 0, POSIX_FADV_RANDOM);
     }
     return plain_;

@@ -341,6 +341,7 @@ static bool lacks_pages(const MappedFiles& files, const void* memory, std::size_
     std::size_t number;
     if (bytes == 0 || !find_file(files, at, bytes, number)) return false;
     const DiskFile& file = *files[number];
+    if (!file.asked()) return true;
     const auto offset = static_cast<std::uint64_t>(at - file.mapped());
     const std::uint64_t first = offset / kFetchAlign, pages = (offset + bytes - 1) / kFetchAlign + 1 - first;
     const std::uint64_t looked = std::min<std::uint64_t>(pages, most);
