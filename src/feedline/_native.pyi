@@ -41,6 +41,7 @@ class CtfParser:
         size_stream: int = -1,
         lenient: bool = False,
         *,
+        fill: bool,
         memory_limit: int,
     ) -> None: ...
     def parse(

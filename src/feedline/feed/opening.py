@@ -47,7 +47,7 @@ def opened(
     seed: int,
     shuffle: bool | str | Window,
     threads: int,
-    read_ahead: int,
+    read_ahead: int | None,
 ) -> Opened:
     """Choose; the arguments are those of `MinibatchSource`, checked.
 
@@ -111,7 +111,7 @@ def _unsized(
     seed: int,
     shuffle: bool | str | Window,
     threads: int,
-    read_ahead: int,
+    read_ahead: int | None,
 ) -> Opened:
     if order not in ("feedline", "feedline-1"):
         raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
