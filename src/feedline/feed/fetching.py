@@ -527,7 +527,8 @@ class FetchingReader(Reader):
             self._next = last + 1
         room = self._budget - sum(int(self._table.bytes[u]) for u, unit in self._units.items() if unit.slot is None)
         while room >= min(_GROUP_BYTES, self._budget):
-            group, nbytes = [], 0
+            group: list[int] = []
+            nbytes = 0
             while nbytes < _GROUP_BYTES and len(group) < _GROUP_UNITS:
                 if self._next >= total:
                     if not self._wraps:

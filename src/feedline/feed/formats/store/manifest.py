@@ -126,7 +126,9 @@ class Manifest:
         """
         path = folder / MANIFEST
         if not os.path.lexists(path):
-            raise DataError(f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one")
+            raise DataError(
+                f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
+            )
         with open_inside(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > _LARGEST:

@@ -49,6 +49,7 @@ class StoreDeserializer(Deserializer):
 
     random_access = True
     sliceable = True
+    fetchable = True
 
     def __init__(
         self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
@@ -105,6 +106,16 @@ class StoreDeserializer(Deserializer):
             _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
             self._verified.add(chunk)
         return Chunk(self.schema, self._decode(chunk, part, i, mapped), seals=[mapped.file.seal])
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
+        found = {}
+        for chunk in chunks:
+            part, i = self._locate(chunk)
+            file = found[part.file] = self._map(part).file
+            if len(chunks) > 1:  # one after the other they would be waited for one by one
+                file.advise("willneed", int(part.chunks["byte"][i]), 1)
+        return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
