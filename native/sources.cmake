@@ -2,6 +2,7 @@
 set(FEEDLINE_CORE_SOURCES
   native/src/cpu.cpp
   native/src/background.cpp
+  native/src/guard.cpp
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
@@ -32,5 +33,6 @@ set(FEEDLINE_BINDING_SOURCES
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_store.cpp)

@@ -4,6 +4,9 @@
 
 #include <stdexcept>
 
+#include "faults.h"
+#include "feedline/guard.h"
+
 namespace nb = nanobind;
 
 namespace {
@@ -26,15 +29,25 @@ private:
 
 std::uint32_t checksum(nb::handle data, std::uint32_t value) {
     const BufferView view(data);
+    std::uint32_t sum = 0;
+    const auto work = [&] { sum = feedline::crc32c(view.data(), view.size(), value); };
+    const void* unreadable;
     // Below some thousand bytes handing over the GIL costs more than the sum itself.
-    if (view.size() < 16384) return feedline::crc32c(view.data(), view.size(), value);
-    nb::gil_scoped_release unlocked;
-    return feedline::crc32c(view.data(), view.size(), value);
+    if (view.size() < 16384) {
+        unreadable = feedline::guarded(work);
+    } else {
+        nb::gil_scoped_release unlocked;
+        unreadable = feedline::guarded(work);
+    }
+    if (unreadable != nullptr)
+        feedline::bindings::raise_fault("unreadable", feedline::bindings::address_of(unreadable));
+    return sum;
 }
 
 }  // namespace
 
 void bind_crc32c(nb::module_& m) {
     m.def("crc32c", &checksum, nb::arg("data"), nb::arg("value") = 0,
-          "CRC-32C of a C-contiguous buffer, continued from `value` (that of what came before).");
+          "CRC-32C of a C-contiguous buffer, continued from `value` (that of what came before). DataError\n"
+          "if it is mapped from a file that was cut, or whose disk fails.");
 }

@@ -82,13 +82,23 @@ void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
                                number(size) + " bytes at " + number(offset));
 }
 
-std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, bool direct) {
+std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
+                     bool direct, bool ask) {
     if (size < 0) raise<nb::value_error>("expected a size of at least 0, got " + number(size));
+    DiskFile::About about;
+    about.path = path;
+    about.size = static_cast<std::uint64_t>(size);
+    about.mapped = reinterpret_cast<const std::byte*>(address);  // an address from Python is a number
+    about.direct = direct;
+    about.ask = ask;
+    if (!identity.is_none()) {
+        const nb::tuple pair(nb::borrow(identity));
+        about.device = nb::cast<std::uint64_t>(pair[0]);
+        about.inode = nb::cast<std::uint64_t>(pair[1]);
+    }
     std::shared_ptr<const DiskFile> file;
     try {
-        // NOLINTNEXTLINE: an address from Python is a number
-        file = std::make_shared<DiskFile>(path, static_cast<std::uint64_t>(size),
-                                          reinterpret_cast<const std::byte*>(address), direct);
+        file = std::make_shared<DiskFile>(about);
     } catch (const std::system_error& error) {
         errno = error.code().value();
         PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
@@ -172,16 +182,12 @@ void bind_fetch(nb::module_& m) {
                 }
             },
             "backend"_a = "any", "depth"_a = 128, "keep"_a = 0)
-        .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "direct"_a = true,
+        .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "identity"_a.none() = nb::none(),
+             "direct"_a = true, "ask"_a = true,
              "Open a file of `size` bytes; returns its number. address: where it is mapped as a whole, 0:\n"
-             "nowhere. direct: read past the page cache where the file system can. OSError if it cannot be\n"
-             "opened.")
-        .def(
-            "identity",
-            [](const Disk& self, std::int64_t file) {
-                return nb::make_tuple(file_of(self, file)->device(), file_of(self, file)->inode());
-            },
-            "file"_a, "(device, inode) of the file that was opened.")
+             "nowhere. identity: (device, inode) that it must have. direct: read past the page cache where the\n"
+             "file system can. ask: whether to ask what the page cache holds, else nothing is taken from there.\n"
+             "OSError if it cannot be opened, ESTALE where it is another file.")
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
             "Whether it is read past the page cache.")

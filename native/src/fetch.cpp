@@ -97,7 +97,7 @@ std::size_t BlockPool::idle() const {
 
 static int open_file(const std::string& path, int flags) {
     int fd;
-    do fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+    do fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -118,35 +118,43 @@ static bool may_ask(const std::string& path, const struct stat& about) {
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-DiskFile::DiskFile(std::string path, std::uint64_t size, const std::byte* mapped, bool direct)
-    : path_(std::move(path)), size_(size), mapped_(mapped) {
-#ifdef O_DIRECT
-    if (direct) {
-        fd_ = open_file(path_, O_DIRECT);
-        if (fd_ >= 0 && !reads_directly(fd_)) {
-            close(fd_);
-            fd_ = -1;
-        }
-        direct_ = fd_ >= 0;
-    }
-#else
-    (void)direct;
-#endif
-    if (fd_ < 0) {
-        plain_ = open_file(path_, 0);
-        if (plain_ < 0) throw std::system_error(errno, std::generic_category(), path_);
-        posix_fadvise(plain_, 0, 0, POSIX_FADV_RANDOM);  // what is wanted is said, nothing is to be guessed
-        fd_ = plain_;
-    }
-    struct stat about;
-    if (fstat(fd_, &about) != 0) {
-        const int error = errno;
-        close(fd_);
+DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask) {
+    const auto fail = [&](int error) {
+        if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
+    };
+#ifdef O_DIRECT
+    if (about.direct) fd_ = open_file(path_, O_DIRECT);
+    direct_ = fd_ >= 0;
+#endif
+    if (fd_ < 0) fd_ = open_file(path_, 0);
+    if (fd_ < 0) fail(errno);
+    struct stat found;
+    if (fstat(fd_, &found) != 0) fail(errno);
+    const bool any = about.device == 0 && about.inode == 0;
+    if (!S_ISREG(found.st_mode) || (!any && (found.st_dev != about.device || found.st_ino != about.inode))) fail(ESTALE);
+    device_ = found.st_dev;
+    inode_ = found.st_ino;
+    if (direct_ && !reads_directly(fd_)) {
+        close(fd_);
+        direct_ = false;
+        fd_ = open_same();
+        if (fd_ < 0) fail(errno);
     }
-    device_ = about.st_dev;
-    inode_ = about.st_ino;
-    tells_ = mapped_ != nullptr && may_ask(path_, about);
+    if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // what is wanted is said, nothing is to be guessed
+    tells_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
+}
+
+// The file again, through the page cache; -1 if it cannot be opened, or if another has taken its name.
+int DiskFile::open_same() const {
+    const int fd = open_file(path_, 0);
+    struct stat found;
+    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != device_ || found.st_ino != inode_)) {
+        close(fd);
+        errno = ESTALE;
+        return -1;
+    }
+    return fd;
 }
 
 DiskFile::~DiskFile() {
@@ -158,12 +166,7 @@ int DiskFile::plain() const {
     if (!direct_) return fd_;
     const std::lock_guard lock(mutex_);
     if (plain_ < 0) {
-        plain_ = open_file(path_, 0);
-        struct stat about;
-        if (plain_ >= 0 && (fstat(plain_, &about) != 0 || about.st_dev != device_ || about.st_ino != inode_)) {
-            close(plain_);  // another file has taken the name
-            plain_ = -1;
-        }
+        plain_ = open_same();
         if (plain_ >= 0) posix_fadvise(plain_, 0, 0, POSIX_FADV_RANDOM);
     }
     return plain_;
@@ -250,65 +253,74 @@ bool Work::of_a_parent() const { return pid_ != getpid(); }
 RangeWork::RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool)
     : ranges_(std::move(ranges)), pool_(std::move(pool)), results_(ranges_.size()) {}
 
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+                         std::byte* to, std::vector<Read>& reads) {
+    const std::size_t pages = (end - begin) / kFetchAlign;
+    std::uint64_t from_disk = 0;
+    const auto add = [&](std::size_t first, std::size_t last, bool cold) {
+        const int fd = cold ? file.descriptor() : file.plain();
+        if (cold) from_disk += (last - first) * kFetchAlign;
+        const std::size_t count = last - first;
+        // In parts of equal size, so that none is a rest that costs a request of its own.
+        const std::size_t parts = std::max<std::size_t>(1, (count * kFetchAlign + kReadBytes / 2) / kReadBytes);
+        for (std::size_t k = 0; k < parts; ++k) {
+            const std::size_t from = first + count * k / parts, till = first + count * (k + 1) / parts;
+            reads.push_back(
+                {fd, begin + from * kFetchAlign, (till - from) * kFetchAlign, to + from * kFetchAlign, cold, 0});
+        }
+    };
+    for (std::size_t at = 0; at < pages;) {
+        std::size_t last = at;
+        while (last < pages && held[last] != 0) ++last;
+        if ((last - at > kGapPages || last == pages) && file.plain() >= 0) {
+            add(at, last, false);
+            at = last;
+            continue;
+        }
+        // To the end of what is missing, across short stretches that are there.
+        for (std::size_t p = last; p < pages && p - last <= kGapPages; ++p)
+            if (held[p] == 0) last = p + 1;
+        add(at, last, true);
+        at = last;
+    }
+    return from_disk;
+}
+
 void RangeWork::next(std::vector<Read>& reads) {
     if (!begun_) {
         begun_ = true;
-        for (std::size_t k = 0; k < ranges_.size(); ++k) plan(k, reads);
+        std::vector<unsigned char> held;
+        for (std::size_t k = 0; k < ranges_.size(); ++k) {
+            const Range& range = ranges_[k];
+            const std::uint64_t begin = down(range.offset), end = up(range.offset + range.size);
+            if (range.size != 0) {
+                results_[k].block = pool_->take(end - begin);
+                results_[k].data = results_[k].block.get() + (range.offset - begin);
+                held.assign((end - begin) / kFetchAlign, 0);
+                if (range.file->tells()) range.file->held(begin, held.size(), held.data());
+                disk_bytes_ += plan_reads(*range.file, begin, end, held.data(), results_[k].block.get(), reads);
+            }
+            reads_end_.push_back(reads.size());
+        }
         if (!reads.empty()) return;
     }
-    for (std::size_t i = 0; i < reads.size(); ++i) {
+    for (std::size_t i = 0, k = 0; i < reads.size(); ++i) {
+        while (i >= reads_end_[k]) ++k;
         const Read& read = reads[i];
-        const Range& range = ranges_[origins_[i].range];
-        Result& result = results_[origins_[i].range];
-        if (origins_[i].from_disk) {
-            disk_bytes_ += static_cast<std::uint64_t>(std::max<std::int64_t>(read.got, 0));
-            if (!range.file->direct()) range.file->drop(read.offset, read.size);
-        }
+        const Range& range = ranges_[k];
+        // What the page cache held before was somebody's, and stays.
+        if (!range.file->direct() && read.from_disk) range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
         const std::uint64_t to = std::min(read.offset + read.size, range.offset + range.size);
         if (read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= to) continue;
         std::uint64_t at;
         const int error = read_plain(*range.file, from, to - from, read.to + (from - read.offset), at);
-        if (error != 0 && (result.error == 0 || at < result.at)) {
-            result.error = error;
-            result.at = at;
+        if (error != 0 && (results_[k].error == 0 || at < results_[k].at)) {
+            results_[k].error = error;
+            results_[k].at = at;
         }
     }
     reads.clear();
-}
-
-void RangeWork::plan(std::size_t k, std::vector<Read>& reads) {
-    const Range& range = ranges_[k];
-    if (range.size == 0) return;
-    const std::uint64_t begin = down(range.offset), end = up(range.offset + range.size);
-    const std::size_t pages = (end - begin) / kFetchAlign;
-    results_[k].block = pool_->take(end - begin);
-    std::byte* const block = results_[k].block.get();
-    results_[k].data = block + (range.offset - begin);
-    std::vector<unsigned char> held(pages, 0);
-    if (range.file->tells()) range.file->held(begin, pages, held.data());
-    const auto add = [&](std::size_t first, std::size_t last, bool from_disk) {
-        int fd = from_disk ? range.file->descriptor() : range.file->plain();
-        if (fd < 0) fd = range.file->descriptor();
-        for (std::size_t at = first * kFetchAlign; at < last * kFetchAlign; at += kReadBytes) {
-            const std::size_t bytes = std::min(kReadBytes, last * kFetchAlign - at);
-            reads.push_back({fd, begin + at, bytes, block + at, 0});
-            origins_.push_back({k, from_disk});
-        }
-    };
-    std::size_t at = 0;
-    while (at < pages) {
-        const std::size_t first = at;
-        while (at < pages && held[at] != 0) ++at;
-        if (at != first) add(first, at, false);
-        if (at == pages) break;
-        // To the end of what is missing, across short stretches that are there.
-        std::size_t last = at;
-        for (std::size_t p = at; p < pages && p - last <= kGapPages; ++p)
-            if (held[p] == 0) last = p + 1;
-        add(at, last, true);
-        at = last;
-    }
 }
 
 // ---- the fetcher ----------------------------------------------------------------------------------------
@@ -425,11 +437,13 @@ void Fetcher::step(State& state, const std::shared_ptr<Work>& work, std::unique_
 }
 
 void Fetcher::more_threads(State& state) {
-    // Under the lock. A signal taken by these threads would not interrupt the call that waits for them in another.
+    // Under the lock. A signal taken by these threads would not interrupt the call that waits for them in another. Faults
+    // are a thread's own, though: see guard.h.
     const std::size_t most = state.ring != nullptr ? 1 : state.depth;
     if (state.threads.size() >= most || state.idle >= state.reads.size() + state.ready.size()) return;
     sigset_t all, before;
     sigfillset(&all);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         std::size_t wanted = std::min(most, state.threads.size() + state.reads.size() + state.ready.size() - state.idle);

@@ -31,6 +31,13 @@ std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64
     return bounds[n] == end ? -1 : static_cast<std::ptrdiff_t>(n);
 }
 
+bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last) {
+    if (n == 0) return first == last;
+    std::uint64_t falls = static_cast<std::uint64_t>(bounds[0] < first);
+    for (std::size_t i = 0; i + 1 < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
+    return falls == 0 && bounds[n - 1] == last;
+}
+
 std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots) {
     const auto bad = [&](std::size_t i) {
         const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[i];
@@ -258,6 +265,52 @@ void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* o
         std::memcpy(out_values + static_cast<std::size_t>(run.out_value) * value_bytes, run.values,
                     count * value_bytes);
     }
+}
+
+// ---- entries --------------------------------------------------------------------------------------------
+
+constexpr std::size_t kLook = 1024;  // entries looked at together before one is looked for
+
+std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std::size_t end,
+                            std::uint32_t width) {
+    const std::uint32_t last = width - 1;
+    for (std::size_t at = begin; at < end; at += kLook) {
+        const std::size_t stop = std::min(at + kLook, end);
+        // The sign bit gathers index < 0 and last - index < 0.
+        std::uint32_t signs = 0;
+        for (std::size_t i = at; i < stop; ++i) {
+            const auto index = static_cast<std::uint32_t>(indices[i]);
+            signs |= index | (last - index);
+        }
+        if (signs >> 31 == 0) continue;
+        for (std::size_t i = at; i < stop; ++i)
+            if (static_cast<std::uint32_t>(indices[i]) >= width) return i;
+    }
+    return end;
+}
+
+std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin; at < end; at += kLook) {
+        const std::size_t stop = std::min(at + kLook, end);
+        std::byte bits{0};
+        for (std::size_t i = at; i < stop; ++i) bits |= bytes[i];
+        if (bits <= std::byte{1}) continue;
+        for (std::size_t i = at; i < stop; ++i)
+            if (bytes[i] > std::byte{1}) return i;
+    }
+    return end;
+}
+
+std::uint64_t read_seal(const std::byte* bytes) {
+    std::uint64_t now;
+    std::memcpy(&now, bytes, sizeof now);
+    return now;
+}
+
+const std::byte* first_broken(const Seal* seals, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (read_seal(seals[i].bytes) != seals[i].expected) return seals[i].bytes;
+    return nullptr;
 }
 
 // ---- padding --------------------------------------------------------------------------------------------

@@ -2,47 +2,39 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "feedline/guard.h"
 
 namespace feedline {
 
 // Two pieces of a file this close are read in one go: the bytes between cost less than another request.
 constexpr std::uint64_t kGapBytes = 16 << 10;
-// Pieces are looked at together up to this length, and longer ones read in parts of it.
+// Pieces are looked at together up to this length.
 constexpr std::uint64_t kRunBytes = 1 << 20;
 // What is read around a small piece that is to be kept, in both directions.
 constexpr std::uint64_t kAroundBytes = 128 << 10;
-// What no sequence has: refused by whoever looks.
-constexpr std::int64_t kImpossible[2] = {1, 0};
 
 static constexpr std::uint64_t down(std::uint64_t offset) { return offset / kFetchAlign * kFetchAlign; }
 static constexpr std::uint64_t up(std::uint64_t offset) { return down(offset + kFetchAlign - 1); }
 
-static std::int64_t load(const std::byte* at) {
-    std::int64_t value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-}
-
-static std::vector<std::uint32_t> slots_of(const Picks& picks) {
-    if (picks.slots == nullptr) return std::vector<std::uint32_t>(picks.count, 0);
-    return {picks.slots, picks.slots + picks.count};
-}
-
-StageWork::StageWork(std::vector<Stream> streams, const Picks& picks, std::shared_ptr<const MappedFiles> files,
+StageWork::StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_ptr<const MappedFiles> files,
                      std::shared_ptr<BlockPool> pool)
     : streams_(std::move(streams)),
-      slots_(slots_of(picks)),
-      index_(picks.index, picks.index + picks.count),
+      slots_(runs.slots, runs.slots + runs.count),
+      index_(runs.index, runs.index + runs.count),
+      counts_(runs.counts, runs.counts + (runs.counts == nullptr ? 0 : runs.count)),
       files_(std::move(files)),
       pool_(std::move(pool)),
       outcome_(streams_.size()) {
     const std::size_t n = slots_.size();
+    const Picks picks{slots_.data(), index_.data(), n};
     for (std::size_t s = 0; s < streams_.size(); ++s) {
         const Stream& stream = streams_[s];
         Outcome& outcome = outcome_[s];
         outcome.ragged = stream.is_sparse ? any_ragged(picks, stream.sparse) : any_ragged(picks, stream.dense);
         outcome.rows.resize(n);
-        if (outcome.ragged) outcome.offsets.resize(2 * n);
+        if (outcome.ragged) outcome.offsets.resize(n);
         if (stream.is_sparse) {
             outcome.bounds.resize(n);
             outcome.sparse.resize(n);
@@ -54,7 +46,8 @@ StageWork::StageWork(std::vector<Stream> streams, const Picks& picks, std::share
 }
 
 std::shared_ptr<StageWork> StageWork::again() const {
-    return std::make_shared<StageWork>(streams_, Picks{slots_.data(), index_.data(), slots_.size()}, files_, pool_);
+    const Runs runs{slots_.data(), index_.data(), counts_.empty() ? nullptr : counts_.data(), slots_.size()};
+    return std::make_shared<StageWork>(streams_, runs, files_, pool_);
 }
 
 void StageWork::next(std::vector<Read>& reads) {
@@ -74,6 +67,10 @@ void StageWork::next(std::vector<Read>& reads) {
     candidates_ = {};
 }
 
+const std::int64_t* StageWork::offsets_of(const Stream& stream, std::uint32_t pick) const {
+    return stream.is_sparse ? stream.sparse[slots_[pick]].offsets : stream.dense[slots_[pick]].offsets;
+}
+
 // What has to be known, or there, in this step.
 void StageWork::ask(unsigned step) {
     wants_.clear();
@@ -81,40 +78,37 @@ void StageWork::ask(unsigned step) {
         const Stream& stream = streams_[s];
         Outcome& outcome = outcome_[s];
         const unsigned base = outcome.ragged ? 1 : 0;
-        const auto want = [&](Part part, std::uint32_t i, const void* at, std::size_t bytes) {
+        const auto want = [&](Part part, std::uint32_t i, const void* at, std::int64_t items, std::size_t item_bytes) {
             const bool bounds = part == Part::kOffsets || part == Part::kBounds;
             const bool keep = bounds ? stream.keep_bounds : stream.keep_rows;
+            const std::size_t bytes = static_cast<std::size_t>(items) * item_bytes;
             wants_.push_back({static_cast<const std::byte*>(at), bytes, s, i, part, keep, nullptr});
         };
         for (std::uint32_t i = 0; i < slots_.size(); ++i) {
             Rows& rows = outcome.rows[i];
-            const std::int64_t* offsets = offsets_of(stream, i);
             if (step == 0) {
+                const std::int64_t* offsets = offsets_of(stream, i);
                 if (offsets != nullptr) {
-                    want(Part::kOffsets, i, offsets + index_[i], 2 * sizeof(std::int64_t));
+                    want(Part::kOffsets, i, offsets + index_[i], sequences(i) + 1, sizeof(std::int64_t));
                     continue;
                 }
                 rows.first = index_[i];
-                rows.last = index_[i] + 1;
+                rows.last = index_[i] + sequences(i);
             }
             if (step < base || !rows.good) continue;
             if (!stream.is_sparse) {
-                const auto count = static_cast<std::size_t>(rows.last - rows.first);
-                if (step == base)
-                    want(Part::kRows, i,
-                         stream.dense[slots_[i]].rows + static_cast<std::size_t>(rows.first) * stream.item_bytes,
-                         count * stream.item_bytes);
+                const std::byte* from =
+                    stream.dense[slots_[i]].rows + static_cast<std::size_t>(rows.first) * stream.item_bytes;
+                if (step == base) want(Part::kRows, i, from, rows.last - rows.first, stream.item_bytes);
                 continue;
             }
             const SparseSource& source = stream.sparse[slots_[i]];
             if (step == base)
-                want(Part::kBounds, i, source.indptr + rows.first,
-                     static_cast<std::size_t>(rows.last - rows.first + 1) * sizeof(std::int64_t));
+                want(Part::kBounds, i, source.indptr + rows.first, rows.last - rows.first + 1, sizeof(std::int64_t));
             if (step == base + 1) {
-                const auto count = static_cast<std::size_t>(rows.values);
-                want(Part::kIndices, i, source.indices + rows.value, count * sizeof(std::int32_t));
+                want(Part::kIndices, i, source.indices + rows.value, rows.values, sizeof(std::int32_t));
                 want(Part::kValues, i, source.values + static_cast<std::size_t>(rows.value) * stream.item_bytes,
-                     count * stream.item_bytes);
+                     rows.values, stream.item_bytes);
             }
         }
     }
@@ -159,28 +153,31 @@ void StageWork::find(std::vector<Read>& reads) {
         held.assign((up(end) - begin) / kFetchAlign, 0);
         if (file.tells()) file.held(begin, held.size(), held.data());
         const auto missing = [&](const Candidate& c) {
-            const std::size_t last = (end_of(c) - 1 - begin) / kFetchAlign;
-            for (std::size_t p = (c.offset - begin) / kFetchAlign; p <= last; ++p)
-                if (held[p] == 0) return true;
-            return false;
+            const auto first = held.begin() + static_cast<std::ptrdiff_t>((c.offset - begin) / kFetchAlign);
+            const auto last = held.begin() + static_cast<std::ptrdiff_t>((end_of(c) - 1 - begin) / kFetchAlign) + 1;
+            return std::find(first, last, 0) != last;
         };
         // Of these, what is missing, merged again where it is close.
-        bool open = false;
+        const std::size_t known = extents_.size();
         for (std::size_t c = a; c < b; ++c) {
             if (!missing(candidates_[c])) continue;
             ++missing_;
+            Want& want = wants_[candidates_[c].want];
+            want.got = nullptr;
             const std::uint64_t from = down(candidates_[c].offset), to = up(end_of(candidates_[c]));
-            const bool keep = wants_[candidates_[c].want].keep;
-            if (open && keep == extents_.back().keep && from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
+            if (extents_.size() > known && want.keep == extents_.back().keep &&
+                from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
                 Extent& extent = extents_.back();
                 extent.bytes = std::max(extent.offset + extent.bytes, to) - extent.offset;
                 extent.end = c + 1;
-            } else {
-                extents_.push_back({candidates_[c].file, from, to - from, c, c + 1, keep, nullptr, 0, 0});
-                open = true;
-                if (keep) read_around(wants_[candidates_[c].want], candidates_[c].file);
+                continue;
             }
-            wants_[candidates_[c].want].got = nullptr;
+            extents_.push_back({candidates_[c].file, from, to - from, c, c + 1, want.keep, nullptr, {}, 0, 0});
+            if (want.keep) read_around(want, candidates_[c].file);
+        }
+        for (std::size_t e = known; e < extents_.size(); ++e) {
+            const auto first = held.begin() + static_cast<std::ptrdiff_t>((extents_[e].offset - begin) / kFetchAlign);
+            extents_[e].held.assign(first, first + static_cast<std::ptrdiff_t>(extents_[e].bytes / kFetchAlign));
         }
         a = b;
     }
@@ -189,17 +186,17 @@ void StageWork::find(std::vector<Read>& reads) {
     std::uint64_t bytes = 0;
     for (const Extent& extent : extents_) bytes += extent.bytes;
     blocks_.push_back(pool_->take(bytes));
+    memory_ += bytes;
     std::byte* to = blocks_.back().get();
     for (Extent& extent : extents_) {
+        const DiskFile& file = *(*files_)[extent.file];
         extent.to = to;
         to += extent.bytes;
         extent.first_read = reads.size();
-        const DiskFile& file = *(*files_)[extent.file];
-        const int kept = extent.keep ? file.plain() : -1;
-        for (std::uint64_t at = 0; at < extent.bytes; at += kRunBytes)
-            reads.push_back({kept >= 0 ? kept : file.descriptor(), extent.offset + at,
-                             std::min(kRunBytes, extent.bytes - at), extent.to + at, 0});
+        disk_bytes_ += plan_reads(file, extent.offset, extent.offset + extent.bytes, extent.held.data(), extent.to, reads);
         extent.last_read = reads.size();
+        if (extent.keep && file.plain() >= 0)
+            for (std::size_t r = extent.first_read; r < extent.last_read; ++r) reads[r].fd = file.plain();
     }
 }
 
@@ -208,27 +205,22 @@ void StageWork::read_around(const Want& want, std::size_t file) {
     const Stream& stream = streams_[want.stream];
     const std::uint32_t slot = slots_[want.pick];
     const auto array = [&]() -> std::pair<const void*, std::int64_t> {
-        const auto words = static_cast<std::int64_t>(sizeof(std::int64_t));
-        if (want.part == Part::kOffsets) {
-            const std::int64_t* offsets = offsets_of(stream, want.pick);
-            return {offsets, INT64_MAX};  // how far they go is not known here
-        }
-        if (!stream.is_sparse) {
-            const DenseSource& source = stream.dense[slot];
-            return {source.rows, source.num_rows * static_cast<std::int64_t>(stream.item_bytes)};
-        }
+        const auto word = static_cast<std::int64_t>(sizeof(std::int64_t));
+        const auto item = static_cast<std::int64_t>(stream.item_bytes);
+        if (want.part == Part::kOffsets)
+            return {offsets_of(stream, want.pick), INT64_MAX};  // how far they go is not known here
+        if (!stream.is_sparse) return {stream.dense[slot].rows, stream.dense[slot].num_rows * item};
         const SparseSource& source = stream.sparse[slot];
-        if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * words};
-        if (want.part == Part::kIndices)
-            return {source.indices, source.num_values * static_cast<std::int64_t>(sizeof(std::int32_t))};
-        return {source.values, source.num_values * static_cast<std::int64_t>(stream.item_bytes)};
+        if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * word};
+        if (want.part == Part::kIndices) return {source.indices, source.num_values * (word / 2)};
+        return {source.values, source.num_values * item};
     }();
     const DiskFile& from = *(*files_)[file];
     const auto begin = static_cast<std::uint64_t>(static_cast<const std::byte*>(array.first) - from.mapped());
     const auto bytes = static_cast<std::uint64_t>(array.second);
     const std::uint64_t end = bytes < from.size() - begin ? begin + bytes : from.size();
     const auto at = static_cast<std::uint64_t>(want.at - from.mapped());
-    from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + kAroundBytes));
+    from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + want.bytes + kAroundBytes));
 }
 
 // The reads are done: where the wants are now, and which of them failed.
@@ -236,14 +228,12 @@ void StageWork::settle(const std::vector<Read>& reads) {
     for (const Extent& extent : extents_) {
         const DiskFile& file = *(*files_)[extent.file];
         std::uint64_t whole = extent.offset;  // up to here everything came
-        bool open = true;
         for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
-            const auto got = static_cast<std::uint64_t>(std::max<std::int64_t>(reads[r].got, 0));
-            disk_bytes_ += got;
-            if (open) whole = reads[r].offset + got;
-            open = open && got == reads[r].size;
+            const Read& read = reads[r];
+            if (whole == read.offset) whole += static_cast<std::uint64_t>(std::max<std::int64_t>(read.got, 0));
+            // What the page cache held before was somebody's, and stays.
+            if (!file.direct() && !extent.keep && read.from_disk) file.drop(read.offset, read.size);
         }
-        if (!file.direct() && !extent.keep) file.drop(extent.offset, extent.bytes);
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
             if (want.got != nullptr) continue;  // it was in memory all the time
@@ -254,9 +244,7 @@ void StageWork::settle(const std::vector<Read>& reads) {
                 std::uint64_t at;
                 const int error = read_plain(file, offset, want.bytes, place, at);
                 if (error != 0) {
-                    Rows& rows = outcome_[want.stream].rows[want.pick];
-                    if (rows.good) faults_.push_back({want.pick, want.stream, extent.file, at, error});
-                    refuse(want.stream, want.pick);
+                    fail(want, error, extent.file, at);
                     continue;
                 }
             }
@@ -271,18 +259,31 @@ void StageWork::take() {
         if (want.got != nullptr || want.bytes == 0) take_one(want);
 }
 
-// The pick is out of the running, and its source one that no gather takes.
-void StageWork::refuse(std::uint32_t stream, std::uint32_t pick) {
-    Outcome& outcome = outcome_[stream];
-    outcome.rows[pick].good = false;
-    if (streams_[stream].is_sparse)
-        outcome.sparse[pick] = {kImpossible, nullptr, nullptr, kImpossible, 0, 0};
+void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_t at) {
+    Outcome& outcome = outcome_[want.stream];
+    if (outcome.rows[want.pick].good) faults_.push_back({want.pick, want.stream, error, file, at});
+    outcome.rows[want.pick].good = false;
+    if (streams_[want.stream].is_sparse)
+        outcome.sparse[want.pick] = {};
     else
-        outcome.dense[pick] = {nullptr, kImpossible, 0};
+        outcome.dense[want.pick] = {};
 }
 
-const std::int64_t* StageWork::offsets_of(const Stream& stream, std::uint32_t pick) const {
-    return stream.is_sparse ? stream.sparse[slots_[pick]].offsets : stream.dense[slots_[pick]].offsets;
+// A copy of numbers that should never fall, from 0 to `most`, made to begin with 0. What was found in the page cache
+// is still in its map, whose file may have been cut meanwhile.
+enum class Copied { kGood, kBad, kUnreadable };
+static Copied rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
+                     std::int64_t& first) {
+    numbers.resize(static_cast<std::size_t>(count));
+    std::int64_t* const to = numbers.data();
+    const std::size_t bytes = numbers.size() * sizeof(std::int64_t);
+    if (guarded([&] { std::memcpy(to, from, bytes); }) != nullptr) return Copied::kUnreadable;
+    first = numbers[0];
+    bool good = first >= 0 && numbers.back() <= most;
+    for (std::size_t i = 1; i < numbers.size(); ++i) good = good && numbers[i - 1] <= numbers[i];
+    if (!good) return Copied::kBad;
+    for (std::int64_t& value : numbers) value -= first;
+    return Copied::kGood;
 }
 
 void StageWork::take_one(const Want& want) {
@@ -290,85 +291,82 @@ void StageWork::take_one(const Want& want) {
     Outcome& outcome = outcome_[want.stream];
     Rows& rows = outcome.rows[want.pick];
     if (!rows.good) return;
-    // Counted from 0 in the source that comes out.
-    const auto own_offsets = [&]() -> const std::int64_t* {
-        if (offsets_of(stream, want.pick) == nullptr) return nullptr;
-        outcome.offsets[2 * want.pick + 1] = rows.last - rows.first;
-        return &outcome.offsets[2 * want.pick];
+    const std::uint32_t slot = slots_[want.pick];
+    const std::int64_t* offsets = offsets_of(stream, want.pick);
+    if (offsets != nullptr) offsets = outcome.offsets[want.pick].data();
+    const auto copied = [&](Copied outcome_of_copy) {
+        std::size_t file = 0;
+        if (outcome_of_copy == Copied::kBad) fail(want, 0, 0, 0);
+        if (outcome_of_copy == Copied::kUnreadable && find_file(*files_, want.at, want.bytes, file))
+            fail(want, -1, file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()));
+        else if (outcome_of_copy == Copied::kUnreadable)
+            fail(want, 0, 0, 0);
+        return outcome_of_copy == Copied::kGood;
     };
     switch (want.part) {
         case Part::kOffsets: {
-            rows.first = load(want.got);
-            rows.last = load(want.got + sizeof(std::int64_t));
-            const std::int64_t all =
-                stream.is_sparse ? stream.sparse[slots_[want.pick]].num_rows : stream.dense[slots_[want.pick]].num_rows;
-            if (rows.first < 0 || rows.first > rows.last || rows.last > all) refuse(want.stream, want.pick);
-            break;
+            const std::int64_t all = stream.is_sparse ? stream.sparse[slot].num_rows : stream.dense[slot].num_rows;
+            std::vector<std::int64_t>& own = outcome.offsets[want.pick];
+            if (!copied(rebase(want.got, sequences(want.pick) + 1, all, own, rows.first))) return;
+            rows.last = rows.first + own.back();
+            return;
         }
         case Part::kRows:
-            outcome.dense[want.pick] = {want.got, own_offsets(), rows.last - rows.first};
-            break;
+            outcome.dense[want.pick] = {want.got, offsets, rows.last - rows.first};
+            return;
         case Part::kBounds: {
-            std::vector<std::int64_t>& bounds = outcome.bounds[want.pick];
-            bounds.resize(static_cast<std::size_t>(rows.last - rows.first) + 1);
-            std::memcpy(bounds.data(), want.got, want.bytes);
-            const std::int64_t first = bounds[0];
-            bool good = first >= 0;
-            for (std::size_t r = 1; good && r < bounds.size(); ++r) good = bounds[r - 1] <= bounds[r];
-            good = good && bounds.back() <= stream.sparse[slots_[want.pick]].num_values;
-            if (!good) {
-                refuse(want.stream, want.pick);
-                break;
-            }
-            for (std::int64_t& bound : bounds) bound -= first;
-            rows.value = first;
-            rows.values = bounds.back();
-            break;
+            std::vector<std::int64_t>& own = outcome.bounds[want.pick];
+            const std::int64_t all = stream.sparse[slot].num_values;
+            if (!copied(rebase(want.got, rows.last - rows.first + 1, all, own, rows.value))) return;
+            rows.values = own.back();
+            return;
         }
         case Part::kIndices: {
             SparseSource& out = outcome.sparse[want.pick];
             out.indptr = outcome.bounds[want.pick].data();
             out.indices = reinterpret_cast<const std::int32_t*>(want.got);
-            out.offsets = own_offsets();
+            out.offsets = offsets;
             out.num_rows = rows.last - rows.first;
             out.num_values = rows.values;
-            break;
+            return;
         }
         case Part::kValues:
             outcome.sparse[want.pick].values = want.got;
-            break;
+            return;
     }
 }
 
-static bool held_whole(const MappedFiles& files, const void* memory, std::size_t bytes) {
+static bool lacks_pages(const MappedFiles& files, const void* memory, std::size_t bytes, std::size_t most) {
     const auto* at = static_cast<const std::byte*>(memory);
     std::size_t number;
-    if (bytes == 0 || !find_file(files, at, bytes, number)) return true;
+    if (bytes == 0 || !find_file(files, at, bytes, number)) return false;
     const DiskFile& file = *files[number];
+    if (!file.asked()) return true;
     const auto offset = static_cast<std::uint64_t>(at - file.mapped());
-    if (!file.tells()) return file.probe(offset) && file.probe(offset + bytes - 1);
-    std::vector<unsigned char> pages((up(offset + bytes) - down(offset)) / kFetchAlign);
-    file.held(down(offset), pages.size(), pages.data());
-    return std::find(pages.begin(), pages.end(), 0) == pages.end();
+    const std::uint64_t first = offset / kFetchAlign, pages = (offset + bytes - 1) / kFetchAlign + 1 - first;
+    const std::uint64_t looked = std::min<std::uint64_t>(pages, most);
+    for (std::uint64_t k = 0; k < looked; ++k) {
+        const std::uint64_t page = (first + (2 * k + 1) * pages / (2 * looked)) * kFetchAlign;
+        unsigned char held = 1;
+        if (file.tells())
+            file.held(page, 1, &held);
+        else
+            held = file.probe(page) ? 1 : 0;
+        if (held == 0) return true;
+    }
+    return false;
 }
 
-std::size_t count_missing(const std::vector<StageWork::Stream>& streams, const Picks& picks,
-                          const MappedFiles& files) {
-    std::size_t missing = 0;
-    for (std::size_t i = 0; i < picks.count; ++i) {
-        const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[i];
-        const std::int64_t index = picks.index[i];
-        const bool held = std::all_of(streams.begin(), streams.end(), [&](const StageWork::Stream& stream) {
-            const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
-            if (offsets != nullptr) return held_whole(files, offsets + index, 2 * sizeof(std::int64_t));
-            if (stream.is_sparse)
-                return held_whole(files, stream.sparse[slot].indptr + index, 2 * sizeof(std::int64_t));
-            return held_whole(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
-                              stream.item_bytes);
-        });
-        missing += held ? 0 : 1;
-    }
-    return missing;
+bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t slot, std::int64_t index,
+                 std::int64_t count, const MappedFiles& files, std::size_t most) {
+    const auto words = static_cast<std::size_t>(count + 1) * sizeof(std::int64_t);
+    return std::any_of(streams.begin(), streams.end(), [&](const StageWork::Stream& stream) {
+        const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
+        if (offsets != nullptr) return lacks_pages(files, offsets + index, words, most);
+        if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, most);
+        return lacks_pages(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
+                           static_cast<std::size_t>(count) * stream.item_bytes, most);
+    });
 }
 
 }  // namespace feedline

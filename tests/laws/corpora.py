@@ -108,7 +108,7 @@ def worlds(draw, unit=None, order=None):
         "seed": draw(st.integers(0, 2**64 - 1)),
         "shuffle": draw(st.one_of(windows)),
         "order": name,
-        "read_ahead": draw(st.sampled_from([0, 200, 1 << 20])),
+        "read_ahead": draw(st.sampled_from([0, 200, 1 << 20, None])),
         "threads": draw(st.integers(1, 3)),
     }
     step = draw(st.sampled_from([16384, 1, 3, 7]))

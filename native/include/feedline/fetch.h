@@ -73,10 +73,18 @@ private:
 
 class DiskFile {
 public:
-    // Opens `path`. mapped: where the file is mapped as a whole, or null; it is only asked about, never read.
-    // direct: whether to read past the page cache if the file system can. std::system_error if it cannot be
-    // opened.
-    DiskFile(std::string path, std::uint64_t size, const std::byte* mapped, bool direct);
+    // What is to be known of a file before it is opened.
+    struct About {
+        std::string path;
+        std::uint64_t size = 0;
+        const std::byte* mapped = nullptr;      // where it is mapped as a whole; it is asked about, never read
+        std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
+        bool direct = true;                     // whether to read past the page cache, if the file system can
+        bool ask = true;                        // whether to ask what the page cache holds; else nothing is
+    };
+    // Opens it. std::system_error if it cannot be opened; ESTALE if the name is another file's by now, or no regular
+    // file's.
+    explicit DiskFile(const About& about);
     ~DiskFile();
     DiskFile(const DiskFile&) = delete;
     DiskFile& operator=(const DiskFile&) = delete;
@@ -85,9 +93,6 @@ public:
     std::uint64_t size() const { return size_; }
     const std::byte* mapped() const { return mapped_; }
     bool direct() const { return direct_; }
-    // Which file it is, to be compared with the one that was mapped.
-    std::uint64_t device() const { return device_; }
-    std::uint64_t inode() const { return inode_; }
 
     // Whether [at, at + bytes) lies in the map.
     bool maps(const std::byte* at, std::size_t bytes) const {
@@ -100,9 +105,10 @@ public:
     int descriptor() const { return fd_; }
     int plain() const;
 
-    // Whether the kernel tells us what the page cache holds of this file. It does so only to those who might
-    // write to it.
+    // Whether the kernel is asked, and tells us, what the page cache holds of this file. It does so only to those who
+    // might write to it.
     bool tells() const { return tells_; }
+    bool asked() const { return ask_; }
     // pages[i] becomes 1 if the page cache holds page i of the `count` from `offset` (a multiple of kFetchAlign)
     // on, else 0; pages beyond the end count as held. O(count), about 0.05 us each. Only if `tells()`.
     void held(std::uint64_t offset, std::size_t count, unsigned char* pages) const;
@@ -116,11 +122,13 @@ public:
     void drop(std::uint64_t offset, std::uint64_t bytes) const;
 
 private:
+    int open_same() const;
+
     const std::string path_;
     const std::uint64_t size_;
     const std::byte* const mapped_;
     std::uint64_t device_ = 0, inode_ = 0;
-    bool direct_ = false, tells_ = false;
+    bool direct_ = false, ask_ = true, tells_ = false;
     int fd_ = -1;
     mutable std::mutex mutex_;
     mutable int plain_ = -1;
@@ -133,7 +141,8 @@ struct Read {
     std::uint64_t offset = 0;
     std::size_t size = 0;
     std::byte* to = nullptr;
-    std::int64_t got = 0;  // bytes that came (fewer than `size` at the end of the file), or -errno
+    bool from_disk = true;  // rather than from the page cache
+    std::int64_t got = 0;   // bytes that came (fewer than `size` at the end of the file), or -errno
 };
 
 class Work {
@@ -160,6 +169,12 @@ private:
     bool stepping_ = false, starved_ = false;
 };
 
+// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: what the page cache holds, by
+// `held` (a byte a page, as DiskFile::held has them), comes from there if it is long enough to pay, all else from
+// the disk. Returns the bytes that come from the disk.
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+                         std::byte* to, std::vector<Read>& reads);
+
 // Bytes of a file into one block each.
 class RangeWork : public Work {
 public:
@@ -183,17 +198,10 @@ public:
     std::uint64_t disk_bytes() const { return disk_bytes_; }
 
 private:
-    struct Origin {
-        std::size_t range;
-        bool from_disk;
-    };
-    void plan(std::size_t k, std::vector<Read>& reads);
-    void settle(std::size_t k);
-
     const std::vector<Range> ranges_;
     const std::shared_ptr<BlockPool> pool_;
     std::vector<Result> results_;
-    std::vector<Origin> origins_;  // of each read
+    std::vector<std::size_t> reads_end_;  // by range: behind its last read
     std::uint64_t disk_bytes_ = 0;
     bool begun_ = false;
 };

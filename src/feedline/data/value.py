@@ -603,7 +603,7 @@ def as_arrays(value: Value) -> tuple[Any, ...]:
 
 
 def _gather(value: Value, which: ArrayLike) -> Any:
-    gatherer = _native.Gatherer([value.is_sparse])
+    gatherer = _native.Gatherer([value.classes if isinstance(value, SparseValue) else None])
     gatherer.add(0, [as_arrays(value)])
     return gatherer.gather(None, _integers(which, "indices of sequences"))
 

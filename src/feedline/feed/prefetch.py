@@ -1,24 +1,29 @@
 """Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
 
-`BufferedReader` reads and decodes chunks on threads, a chunk a thread, within a byte budget ahead of the
-window in use; deserializers release the GIL while they work. `MappedReader` serves corpora whose chunks are views
-of memory or of a map: it takes them in when a segment first needs them and never lets go, as they own nothing.
+A `Reader` takes sequences in for the source, so that they can be copied by slot and index.
+
+`BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
+window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work.
+`MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
+them and never lets go, as they own nothing.
 
 Both leave nothing behind: threads end with the reader, and a forked child starts its own.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -26,6 +31,9 @@ from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import Segment, WindowPlan
 
 Ints = NDArray[np.int64]
+
+LEAST_AHEAD = 64 << 20
+"""Decoded bytes read ahead where nothing is said, or the next window, whichever is more."""
 
 
 @dataclass(slots=True)
@@ -40,6 +48,7 @@ class Stats:
         wait_seconds: time ``next_minibatch`` waited for chunks.
         minibatches, sequences, samples: delivered to this rank.
         skipped: unreadable sequences passed over by this rank.
+        disk_bytes: read past the page cache, as it did not hold them (stores and mapped arrays).
     """
 
     chunks_read: int = 0
@@ -51,6 +60,7 @@ class Stats:
     sequences: int = 0
     samples: int = 0
     skipped: int = 0
+    disk_bytes: int = 0
 
     def to_json(self) -> dict[str, int | float]:
         """All figures by name."""
@@ -64,13 +74,93 @@ class Stats:
         )
 
 
-class MappedReader:
+Part = tuple[Segment, int, int]
+"""Sequences a..b-1 of a segment."""
+
+
+class Reader(abc.ABC):
+    """What brings sequences into memory; see the module."""
+
+    @property
+    def scattered(self) -> bool:
+        """Whether sequences may be taken from anywhere at any time: there is no window to be held."""
+        return False
+
+    @abc.abstractmethod
+    def prepare(self, segment: Segment) -> None:
+        """Take in what ``segment`` needs and set its ``slots``."""
+
+    @abc.abstractmethod
+    def prepared(self, segment: Segment) -> bool:
+        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+
+    def ready(self, parts: Sequence[Part]) -> bool:
+        """Whether `take` has nothing to wait for."""
+        return all(self.prepared(segment) for segment, _, _ in parts)
+
+    def take(self, parts: Sequence[Part]) -> tuple[NDArray[np.uint32], Ints]:
+        """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
+        for segment, _, _ in parts:
+            self.prepare(segment)
+        slots = [segment.slots[a:b] for segment, a, b in parts if segment.slots is not None]
+        index = [segment.index[a:b] for segment, a, b in parts]
+        return (slots[0], index[0]) if len(parts) == 1 else (np.concatenate(slots), np.concatenate(index))
+
+    @property
+    def stages(self) -> bool:
+        """Whether sequences are to be staged, one by one, before they are copied."""
+        return False
+
+    def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
+        """Begin to bring sequences into memory, each by itself; only where `stages`."""
+        raise NotImplementedError
+
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def holds(self, plan: WindowPlan) -> bool:
+        """Whether all chunks of a window are in memory for it."""
+
+    @abc.abstractmethod
+    def chunk(self, slot: int) -> Chunk | None:
+        """The chunk at ``slot`` if some of its sequences cannot be read."""
+
+    @property
+    @abc.abstractmethod
+    def has_errors(self) -> bool:
+        """Whether any chunk held has unreadable sequences."""
+
+    @abc.abstractmethod
+    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+
+    @abc.abstractmethod
+    def read_on(self) -> None:
+        """Go on reading ahead, where there is room for more by now."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what was read ahead: the position has jumped."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let everything go and end the threads."""
+
+
+class MappedReader(Reader):
     """Chunks that cost nothing to hold; see the module."""
 
     def __init__(self, corpus: Deserializer, chunks: ChunkSet, stats: Stats) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._slots: dict[int, int] = {}
         self._errors: dict[int, Chunk] = {}
+
+    @property
+    def scattered(self) -> bool:
+        """Always."""
+        return True
 
     def prepare(self, segment: Segment) -> None:
         """Take in the chunks that ``segment`` needs and set its ``slots``."""
@@ -118,6 +208,9 @@ class MappedReader:
     def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
         """Nothing to let go of."""
 
+    def read_on(self) -> None:
+        """Nothing is read ahead."""
+
     def reset(self) -> None:
         """Nothing is read ahead."""
 
@@ -139,7 +232,7 @@ class _Entry:
         self.counted = self.dropped = False
 
 
-class BufferedReader:
+class BufferedReader(Reader):
     """Chunks that are read and decoded into private memory; see the module.
 
     Args:
@@ -149,7 +242,8 @@ class BufferedReader:
         total: number of chunks.
         stored: stored bytes of each chunk, or None if unknown.
         threads: how many chunks are read at a time.
-        budget: decoded bytes that may be read ahead of the windows in use; 0 reads nothing ahead.
+        budget: decoded bytes that may be read ahead of the windows in use, 0 for none; None: the next window whatever
+            its size, and of those behind it as much as fits `LEAST_AHEAD` with it.
     """
 
     def __init__(
@@ -160,14 +254,20 @@ class BufferedReader:
         total: int,
         stored: Ints | None,
         threads: int,
-        budget: int,
+        budget: int | None,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
-        self._total, self._stored, self._threads, self._budget = total, stored, threads, budget
+        self._total, self._stored, self._threads = total, stored, threads
+        self._whole_window = budget is None
+        self._budget = LEAST_AHEAD if budget is None else budget
         self._entries: dict[int, _Entry] = {}
         self._plans: dict[tuple[int, int], tuple[WindowPlan, NDArray[np.uint32]]] = {}
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
+        self._seen = (0, 0)  # chunks read, their decoded bytes
+        self._coming: Iterator[tuple[int, int]] | None = None  # (windows ahead, chunk) in the order of need
+        self._next: tuple[int, int] | None = None  # of those, the one there was no room for yet
+        self._asked_at = 0  # chunks read when it was looked for room last
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the figures that threads add to
@@ -234,19 +334,28 @@ class BufferedReader:
         return chunks
 
     def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
-        """Let go of all windows but ``plans``, and read ``ahead`` within the budget."""
+        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
         self._after_fork()
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
+        self._coming = self._next = None
         if ahead is not None and self._budget > 0:
-            self._read_ahead(ahead)
+            self._coming = self._in_order_of_need(ahead)
+            self._read_ahead()
+
+    def read_on(self) -> None:
+        """Go on reading ahead if chunks were read since, as there may be room for more; next to nothing otherwise."""
+        if self._coming is not None and self._asked_at != self._seen[0]:
+            self._after_fork()
+            self._read_ahead()
 
     def reset(self) -> None:
         """Forget what was read ahead: the position has jumped."""
         self._after_fork()
+        self._coming = self._next = None
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             entry.future.cancel()
@@ -291,24 +400,41 @@ class BufferedReader:
             if entry.counted:
                 self._stats.held_bytes -= entry.bytes
 
-    def _read_ahead(self, windows: Iterator[Ints]) -> None:
-        used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
-        seen = 0
-        for ids in windows:
-            for chunk_id in ids.tolist():
-                if chunk_id in self._entries:
-                    continue
-                used += self._estimate(chunk_id)
-                if used > self._budget:
-                    return
-                self._submit(chunk_id)
-            seen += len(ids)
-            if seen >= self._total:
+    def _in_order_of_need(self, windows: Iterator[Ints]) -> Iterator[tuple[int, int]]:
+        passed = 0
+        for number, ids in enumerate(windows):
+            yield from ((number, chunk_id) for chunk_id in ids.tolist())
+            passed += len(ids)
+            if passed >= self._total:
                 return  # the axis has no end, but a sweep ahead is the whole corpus
 
+    def _read_ahead(self) -> None:
+        """Submit what there is room for by now.
+
+        Sizes are guessed before a chunk is read, and known afterwards; so this is done again as chunks come in.
+        """
+        assert self._coming is not None
+        self._asked_at = self._seen[0]
+        used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        while True:
+            if self._next is None:
+                self._next = next(self._coming, None)
+                if self._next is None:
+                    self._coming = None
+                    return
+            number, chunk_id = self._next
+            if chunk_id not in self._entries:
+                used += self._estimate(chunk_id)
+                if used > self._budget and not (self._whole_window and number == 0):
+                    return
+                self._submit(chunk_id)
+            self._next = None
+
     def _estimate(self, chunk_id: int) -> int:
-        stored = int(self._stored[chunk_id]) if self._stored is not None else self._budget
-        return int(stored * self._ratio)
+        if self._stored is not None:
+            return int(int(self._stored[chunk_id]) * self._ratio)
+        chunks, decoded = self._seen
+        return decoded // chunks if chunks else self._budget
 
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
@@ -323,6 +449,7 @@ class BufferedReader:
         size = chunk.nbytes
         with self._lock:
             entry.bytes = size
+            self._seen = (self._seen[0] + 1, self._seen[1] + size)
             if self._stored is not None and self._stored[chunk_id] > 0:
                 self._ratio = size / int(self._stored[chunk_id])
             stats = self._stats
@@ -345,7 +472,7 @@ class BufferedReader:
                     self._stats.held_bytes -= entry.bytes
 
 
-def errors_among(reader: MappedReader | BufferedReader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
     """Why sequences among those ``index`` of the chunks at ``slots`` cannot be read, by their place there."""
     found: dict[int, DataError] = {}
     for slot in np.unique(slots).tolist():

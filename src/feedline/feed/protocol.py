@@ -32,6 +32,22 @@ class ChunkInfo(NamedTuple):
     bytes: int
 
 
+class MappedFile(Protocol):
+    """A file that views of chunks lie in.
+
+    Attributes:
+        path: where it is.
+        size: its bytes.
+        address: where all of it is mapped.
+        identity: (device, inode).
+    """
+
+    path: str
+    size: int
+    address: int
+    identity: tuple[int, int]
+
+
 class Deserializer(abc.ABC):
     """A corpus: sequences in a fixed order, cut into chunks.
 
@@ -47,6 +63,8 @@ class Deserializer(abc.ABC):
             Small ones are shuffled as a whole by default; the others in windows.
         in_memory: all of it is in memory already, so that it is shuffled as a whole however large it is.
         sliceable: ``read_slice`` reads no more than it returns, so that windows may be made of small blocks.
+        fetchable: chunks are views of the mapped files that ``files`` tells, so that what is not in memory can be
+            fetched ahead of need.
         name: what errors and `feedline inspect` call the corpus, a path where there is one.
     """
 
@@ -55,6 +73,7 @@ class Deserializer(abc.ABC):
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
+    fetchable: bool = False
     name: str = "data"
 
     @abc.abstractmethod
@@ -80,6 +99,10 @@ class Deserializer(abc.ABC):
         This default reads the whole chunk: override it and set ``sliceable`` where less will do.
         """
         return self.read(chunk).slice(start, stop)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that ``chunks``, about to be read, are views of; only where ``fetchable``."""
+        return ()
 
     @abc.abstractmethod
     def digest(self) -> str:

@@ -2,7 +2,7 @@
 
 Joins the parts: a corpus (`formats`), its order (`timeline`), the rule that cuts it (`packing`), chunks in memory
 (`prefetch`) and the copy out of them (`assembly`). It guarantees the laws in tests/laws. What it costs: O(chunks) to
-open, a window of chunks plus the read-ahead budget in memory, one native call a minibatch.
+open, a window of chunks and what is read ahead (the next window) in memory, one native call a minibatch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Stats
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map
 
 DEFAULT_MINIBATCH_SIZE = 256
-DEFAULT_READ_AHEAD = 64 << 20
 
 
 class MinibatchSource:
@@ -74,7 +73,8 @@ class MinibatchSource:
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
         read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
-            need where they are large; 0: none.
+            need where they are large; 0: none. None: the whole next window, at least 64 MiB; less than a window
+            makes the first minibatch of each wait for the rest of it.
 
     Attributes:
         schema: the streams delivered, after transforms.
@@ -103,7 +103,7 @@ class MinibatchSource:
         transforms: Sequence[Map | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
-        read_ahead: int = DEFAULT_READ_AHEAD,
+        read_ahead: int | None = None,
     ) -> None:
         if isinstance(corpus, (list, tuple)):
             corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
@@ -131,7 +131,8 @@ class MinibatchSource:
             if limit is not None:
                 whole_number(name, limit, least)
         whole_number("threads", threads, 1)
-        whole_number("read_ahead", read_ahead, 0)
+        if read_ahead is not None:
+            whole_number("read_ahead", read_ahead, 0)
         if callable(transforms):
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
         self.corpus = corpus
@@ -162,7 +163,8 @@ class MinibatchSource:
         self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
-        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, read_ahead if looks else 0)
+        copied = LEAST_AHEAD if read_ahead is None else read_ahead
+        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -303,6 +305,8 @@ class MinibatchSource:
         if plan is not self._window_in_use:
             self._window_in_use = plan
             self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
+        else:
+            self._reader.read_on()
 
     # ---- position and state -----------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ def corpus_of(config: Any, max_errors: int) -> TextCorpus:
     return TextCorpus(
         [config["file"]],
         streams,
+        fill_missing=True,  # CNTK's rule
         skip_sequence_ids=bool(config.get("skipSequenceIds", False)),
         max_errors=int(config.get("maxErrors", max_errors)),
         chunk_size=int(config.get("chunkSizeInBytes", 32 << 20)),

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import SchemaError
+from feedline.feed.formats.store.batch import Batch
 
 METADATA_KEY = b"feedline"
 _DTYPES = (
@@ -139,68 +141,56 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-class Region:
-    """Bytes of a map that a column must lie in.
-
-    Args:
-        data: Arrow buffer over these bytes of the map.
-    """
-
-    def __init__(self, data: Any) -> None:
-        self._start, self._stop = data.address, data.address + data.size
-
-    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        """An array of ``count`` elements over an Arrow buffer.
-
-        Raises:
-            ValueError: the buffer is too small for that, misaligned, or not in the region (compressed data).
-        """
-        if count == 0:
-            return np.empty(0, dtype)
-        size = 0 if buffer is None else buffer.size
-        if count < 0 or count * dtype.itemsize > size:
-            raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
-        if not (self._start <= buffer.address and buffer.address + size <= self._stop):
-            raise ValueError("expected buffers as they are in the file, got compressed or foreign ones")
-        if buffer.address % dtype.itemsize:
-            raise ValueError(f"expected {dtype.name} at a multiple of {dtype.itemsize} bytes")
-        return np.frombuffer(buffer, dtype, count)
-
-
-def decode(column: Any, stream: Stream, ragged: bool, region: Region) -> Value:
+def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Batch) -> Value:
     """The value that `encode` encoded, over the same bytes.
 
-    Offsets are checked whole: O(sequences), and O(samples) for sparse streams.
+    Offsets are checked whole: O(sequences), and O(samples) for sparse streams. What is parted by them is not: sparse
+    indices, and bytes of bools, are checked where they are copied.
+
+    Args:
+        column: of the batch.
+        stream: its declaration.
+        lengths: samples of each sequence; None: one each.
+        ragged: the column has a level for sequences.
+        batch: what the column is one of.
 
     Raises:
-        ValueError: sizes and offsets that contradict each other.
+        ValueError: sizes and offsets that contradict each other or ``lengths``.
+        DataError: the file was cut, or its disk fails.
     """
-    if column.null_count:
-        raise ValueError(f"expected no nulls, got {column.null_count}")
     # Buffers come in depth-first order, for each level its validity first.
     buffers = column.buffers()
+    validity = [0, *([2] if ragged else [])]
     at, rows = 0, len(column)
     offsets = None
     if ragged:
-        offsets = _bounds(region.view(buffers[1], np.dtype(np.int64), rows + 1), "offsets")
-        at, rows = 2, int(offsets[-1])
+        offsets = batch.view(buffers[1], np.dtype(np.int64), rows + 1)
+        at, rows = 2, _native.bounds_end(offsets, "offsets")
+        _compare_lengths(np.diff(_native.copied(offsets)), lengths)
+    elif lengths is not None:
+        _compare_lengths(np.ones(rows, np.int64), lengths)
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
+    value: Value
     if stream.sparse:
-        indptr = _bounds(region.view(buffers[at + 1], np.dtype(np.int64), rows + 1), "row bounds")
-        entries = int(indptr[-1])
-        indices = region.view(buffers[at + 4], np.dtype(np.int32), entries)
-        values = region.view(buffers[at + 6], stored, entries)
-        return SparseValue(indptr, indices, values.view(stream.dtype), stream.shape[0], offsets)
-    data = buffers[at + 2] if stream.shape else buffers[at + 1]
-    flat = region.view(data, stored, rows * stream.size).view(stream.dtype)
-    return DenseValue(flat.reshape(rows, *stream.shape), offsets)
+        validity += [at + 2, at + 3, at + 5]
+        indptr = batch.view(buffers[at + 1], np.dtype(np.int64), rows + 1)
+        entries = _native.bounds_end(indptr, "row bounds")
+        indices = batch.view(buffers[at + 4], np.dtype(np.int32), entries)
+        values = batch.view(buffers[at + 6], stored, entries)
+        value = SparseValue(indptr, indices, values.view(stream.dtype), stream.shape[0], offsets)
+    else:
+        if stream.shape:
+            validity.append(at + 1)
+        data = buffers[at + 2] if stream.shape else buffers[at + 1]
+        flat = batch.view(data, stored, rows * stream.size).view(stream.dtype)
+        value = DenseValue(flat.reshape(rows, *stream.shape), offsets)
+    if any(buffers[place] is not None for place in validity):
+        raise ValueError("expected no nulls, got a column that has some")
+    return value
 
 
-def _bounds(bounds: NDArray[np.int64], what: str) -> NDArray[np.int64]:
-    if bounds[0] != 0:
-        raise ValueError(f"expected {what} from 0, got {bounds[0]}")
-    falls = np.flatnonzero(bounds[1:] < bounds[:-1])
-    if len(falls):
-        i = int(falls[0])
-        raise ValueError(f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}")
-    return bounds
+def _compare_lengths(found: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
+    if lengths is None or np.array_equal(found, lengths):
+        return
+    i = int(np.flatnonzero(found != lengths)[0])
+    raise ValueError(f"expected {lengths[i]} samples in sequence {i} of the chunk, got {found[i]}")

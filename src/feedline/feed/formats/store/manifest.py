@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.mapped import check_size, open_inside
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
+_LARGEST = 1 << 30  # bytes of a manifest; a chunk takes some fifty
 
 
 @dataclass(frozen=True)
@@ -122,33 +125,25 @@ class Manifest:
             DataError: no store, a damaged manifest, figures that contradict each other or the files.
         """
         path = folder / MANIFEST
-        try:
-            text = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not os.path.lexists(path):
             raise DataError(
                 f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
-            ) from error
-        except OSError as error:
-            raise DataError(f"expected a readable manifest: {error}", path=str(path)) from error
+            )
+        with open_inside(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > _LARGEST:
+                raise DataError(f"expected a manifest of at most {_LARGEST} bytes, got {size}", path=str(path))
+            try:
+                with open(descriptor, "rb", closefd=False) as file:
+                    text = file.read()
+            except OSError as error:
+                raise DataError(f"expected a readable manifest: {error.strerror}", path=str(path)) from error
         manifest = _Parser(str(path)).manifest(text)
-        for file, size in [*((p.file, p.bytes) for p in manifest.parts)] + [
+        for name, size in [*((p.file, p.bytes) for p in manifest.parts)] + [
             (side.file, side.bytes) for side in manifest.lengths.values()
         ]:
-            _check_size(folder / file, size)
+            check_size(folder / name, size)
         return manifest
-
-
-def _check_size(path: Path, size: int) -> None:
-    try:
-        got = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
-    if got != size:
-        raise DataError(
-            f"expected a file of {size} bytes, got {got}",
-            path=str(path),
-            hint="the file was cut or changed after it was written; write the store again",
-        )
 
 
 _CHUNK_KEYS = ("byte", "bytes", "sequences", "samples", "crc32c")
@@ -177,7 +172,7 @@ class _Parser:
             self.fail(f"expected JSON: {error}")
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             self.fail(f"expected the format {FORMAT!r}")
-        if tree.get("version") != VERSION:
+        if type(tree.get("version")) is not int or tree["version"] != VERSION:
             raise DataError(
                 f"expected version {VERSION} of the store format, got {tree.get('version')!r}",
                 path=self.path,
@@ -198,6 +193,13 @@ class _Parser:
         ragged = frozenset[str]().union(*(part.ragged for part in parts))
         if ragged != set(lengths):
             self.fail(f"expected lengths of the streams {sorted(ragged)}, got {sorted(lengths)}")
+        for side in lengths.values():
+            size = len(lengths_header(sequences)) + 4 * sequences
+            if side.bytes != size:
+                self.fail(f"expected {size} bytes in {side.file} for {sequences} sequences, got {side.bytes}")
+        files = [part.file for part in parts] + [side.file for side in lengths.values()]
+        if len(set(files)) < len(files):
+            self.fail(f"expected each file once, got {', '.join(sorted(files))}")
         return Manifest(schema, sequences, samples, lengths, parts)
 
     def schema(self, rows: Any) -> Schema:
@@ -207,9 +209,11 @@ class _Parser:
                 stream = columns.parse(row)
             except (ValueError, TypeError) as error:
                 self.fail(str(error))
-            if not isinstance(row.get("name"), str) or row["name"] in streams:
-                self.fail(f"expected a name of its own for each stream, got {row.get('name')!r}")
-            streams[row["name"]] = stream
+            name = row.get("name")
+            # JSON can spell half a character, which is in no Arrow file.
+            if not isinstance(name, str) or name in streams or re.search("[\ud800-\udfff]", name):
+                self.fail(f"expected a name of its own for each stream, got {name!r}")
+            streams[name] = stream
         try:
             return Schema(streams)
         except SchemaError as error:
@@ -257,8 +261,8 @@ class _Parser:
         return rows
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
-        # 2^48 leaves room to add: no sum of a table can pass 2^63.
-        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or len(rows) > 2**14 * 2**10:
+        # No sum of a table may pass 2^63, where it would wrap around to any number.
+        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or sum(rows) >= 2**62:
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)
 
