@@ -90,9 +90,9 @@ def test_corpora_name_their_files(tmp_path):
         "a.parquet": fl.ParquetDeserializer(tmp_path / "a.parquet"),
     }
     for name, corpus in corpora.items():
-        (path,) = corpus.files()
+        (path,) = corpus.paths()
         assert path.endswith(name)
         assert os.path.isfile(path)
-    assert list(memory.files()) == []
+    assert list(memory.paths()) == []
     join = fl.Join(corpora["a.ctf"], corpora["a.parquet"], cache=False)
-    assert [os.path.basename(path) for path in join.files()] == ["a.ctf", "a.parquet"]
+    assert [os.path.basename(path) for path in join.paths()] == ["a.ctf", "a.parquet"]

@@ -122,7 +122,7 @@ def _bench_loader(spec: str, seconds: float, json: bool) -> None:
 
 def _evict(corpus: Deserializer) -> float:
     """Share of the data that is in the page cache all the same."""
-    files = corpus.files()
+    files = corpus.paths()
     if not files:
         raise ValueError(f"expected data in files with --cold, got {corpus.name}, which is in memory")
     evict(files)
@@ -133,7 +133,7 @@ def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) 
     """What the disk gives, and the feed's share of it; None where the file system allows no reads past the cache."""
     infos = corpus.chunks()
     piece = sum(info.bytes for info in infos) // max(1, sum(info.sequences for info in infos))
-    disk = survey(corpus.files(), piece)
+    disk = survey(corpus.paths(), piece)
     assert disk is not None
     sequential, random = disk.sequential, disk.random
     return {

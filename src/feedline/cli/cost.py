@@ -27,7 +27,7 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
     """
     table = ChunkTable(corpus.chunks())
     stored = int(table.bytes.sum())
-    measured = survey(corpus.files(), -(-stored // max(1, table.total_sequences)), seconds)
+    measured = survey(corpus.paths(), -(-stored // max(1, table.total_sequences)), seconds)
     if measured is None:
         return None
     chosen = MinibatchSource(corpus, partition=(0, 1)).state_dict()["shuffle"]

@@ -60,9 +60,9 @@ class BlockCorpus(Deserializer):
         """The sequences ``ordinals`` of the corpus."""
         return self._corpus.select(ordinals)
 
-    def files(self) -> Sequence[str]:
+    def paths(self) -> Sequence[str]:
         """Those of the corpus."""
-        return self._corpus.files()
+        return self._corpus.paths()
 
     def close(self) -> None:
         """Close the corpus."""

@@ -128,7 +128,7 @@ class Deserializer(abc.ABC):
         """
         return select_by_chunk(self, ordinals)
 
-    def files(self) -> Sequence[str]:
+    def paths(self) -> Sequence[str]:
         """Paths of the files that hold the sequences, for measuring what reading them costs; none if not in files."""
         return ()
 

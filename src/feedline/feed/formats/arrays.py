@@ -125,7 +125,7 @@ class ArrayDeserializer(Deserializer):
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
 
-    def files(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The files that NumPy has mapped."""
         return self._mapped
 

@@ -138,7 +138,7 @@ class CTFDeserializer(Deserializer):
             content.update(file.index.table.tobytes())
         return content.hexdigest()
 
-    def files(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The text."""
         return [str(file.path) for file in self._files]
 

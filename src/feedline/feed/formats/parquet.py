@@ -138,7 +138,7 @@ class ParquetDeserializer(Deserializer):
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
 
-    def files(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The Parquet files."""
         return [file.path for file in self._files]
 

@@ -8,7 +8,7 @@ a map, which would kill the process if the file were cut.
 from __future__ import annotations
 
 import mmap
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,17 @@ from feedline.feed.formats.store.mapped import MappedFile
 
 HEAD_LIMIT = 64 << 20
 """Bytes of a message's head: what it says of a stream takes some hundred."""
+
+
+class Buffers(Protocol):
+    """Where the bytes of a record batch are."""
+
+    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        """An array of ``count`` elements over one of its buffers.
+
+        Raises:
+            ValueError: the buffer is too small for that.
+        """
 
 
 class Batch:

@@ -25,7 +25,7 @@ from feedline import _native
 from feedline.data import Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import SchemaError
-from feedline.feed.formats.store.batch import Batch
+from feedline.feed.formats.store.batch import Buffers
 
 METADATA_KEY = b"feedline"
 _DTYPES = (
@@ -141,7 +141,7 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Batch) -> Value:
+def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Buffers) -> Value:
     """The value that `encode` encoded, over the same bytes.
 
     Offsets are checked whole: O(sequences), and O(samples) for sparse streams. What is parted by them is not: sparse

@@ -24,8 +24,9 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
+from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
-from feedline.feed.formats.store.mapped import ADVICE, MappedFile
+from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 
@@ -34,8 +35,9 @@ class StoreDeserializer(Deserializer):
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
     chunk is read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The
-    views of a chunk from `read` are the file's own bytes: who looks at them without a copy finds the indices as they
-    are, and is killed if the file is cut meanwhile.
+    views of a chunk from `read` are the file's own bytes, unless it is compressed: who looks at them without a copy
+    finds the indices as they are, and is killed if the file is cut meanwhile. Chunks of a compressed store are read and
+    decompressed whole, and compared with their checksums each time.
 
     Args:
         path: the store's folder.
@@ -71,6 +73,8 @@ class StoreDeserializer(Deserializer):
         self._wanted = None if streams is None else names
         self._verify = verify
         self._verified: set[int | str] = set()
+        if manifest.compression is not None:
+            self.random_access = self.sliceable = self.fetchable = False
         self._first = np.cumsum([0] + [len(part.chunks["byte"]) for part in manifest.parts])
         counts = [part.chunks["sequences"] for part in manifest.parts]
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
@@ -102,6 +106,8 @@ class StoreDeserializer(Deserializer):
         part, i = self._locate(chunk)
         mapped = self._map(part)
         mapped.file.check()
+        if self._manifest.compression is not None:
+            return Chunk(self.schema, self._decode(chunk, part, i, mapped))
         if self._verify and chunk not in self._verified:
             _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
             self._verified.add(chunk)
@@ -127,7 +133,7 @@ class StoreDeserializer(Deserializer):
         """32 hex digits over the sizes and checksums of all chunks; the same for every choice of streams."""
         return self._manifest.digest()
 
-    def files(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The Arrow files."""
         return [str(self._folder / part.file) for part in self._manifest.parts]
 
@@ -185,8 +191,14 @@ class StoreDeserializer(Deserializer):
         samples = sequences if longest is None else int(longest.sum())
         if samples != self.chunks()[chunk].samples:
             raise _damaged(f"expected {self.chunks()[chunk].samples} samples in the chunk, got {samples}", path, start)
+        batch: Batch | CompressedBatch
         try:
-            batch = Batch(mapped.file, start, size, mapped.arrow)
+            if self._manifest.compression is None:
+                batch = Batch(mapped.file, start, size, mapped.arrow)
+            else:
+                data = self._fetch(path, start, size)
+                crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
+                batch = CompressedBatch(data, crc32c, memory, mapped.arrow)
         except ValueError as error:
             raise _damaged(str(error), path, start) from error
         values = {}
@@ -208,6 +220,13 @@ class StoreDeserializer(Deserializer):
                     value = _with_offsets(value)
             values[name] = value
         return values
+
+    def _fetch(self, path: str, start: int, size: int) -> bytearray:
+        with open_inside(Path(path)) as descriptor:
+            try:
+                return read_exactly(descriptor, start, size)
+            except (OSError, EOFError) as error:
+                raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
 
     # ---- lengths ------------------------------------------------------------------------------------
 
