@@ -191,6 +191,14 @@ void bind_fetch(nb::module_& m) {
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
             "Whether it is read past the page cache.")
+        .def(
+            "fail",
+            [](const Disk& self, std::int64_t file, std::uint64_t begin, std::uint64_t end, int error) {
+                file_of(self, file)->fail(begin, end, error);
+            },
+            "file"_a, "begin"_a, "end"_a, "error"_a,
+            "Make all further reads of these bytes fail with an errno, as a failing disk would; for tests, before\n"
+            "anything is read.")
         .def("held", &count_held, "file"_a, "offset"_a, "size"_a, "most"_a,
              "Pages of a range that the page cache holds, among at most `most` that are looked at, evenly\n"
              "spread. All pages are looked at in one go, so that a large `most` costs 0.05 us a page, others\n"

@@ -900,9 +900,11 @@ const Table& Staged::outcome() {
     disk().disk_bytes += work_->disk_bytes();
     auto outcome = std::make_shared<Table>(std::vector<std::int64_t>());
     outcome->streams = base_->streams;
-    // What was left in its file is looked at as ever; a seal that is looked at in vain costs next to nothing.
-    for (const std::uint32_t slot : slots_) outcome->seals.push_back(base_->seals[slot]);
-    outcome->sealed = std::any_of(base_->seals.begin(), base_->seals.end(), [](const auto& s) { return !s.empty(); });
+    // What was left in its file may still be cut there; what is in memory is safe.
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        outcome->seals.push_back(work_->in_place(i) ? base_->seals[slots_[i]] : std::vector<Seal>());
+        outcome->sealed |= !outcome->seals.back().empty();
+    }
     outcome->held.assign(work_->picks(), 1);
     for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
     for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;

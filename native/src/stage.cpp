@@ -26,7 +26,8 @@ StageWork::StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_
       counts_(runs.counts, runs.counts + (runs.counts == nullptr ? 0 : runs.count)),
       files_(std::move(files)),
       pool_(std::move(pool)),
-      outcome_(streams_.size()) {
+      outcome_(streams_.size()),
+      in_place_(runs.count, 0) {
     const std::size_t n = slots_.size();
     const Picks picks{slots_.data(), index_.data(), n};
     for (std::size_t s = 0; s < streams_.size(); ++s) {
@@ -230,7 +231,8 @@ void StageWork::settle(const std::vector<Read>& reads) {
         std::uint64_t whole = extent.offset;  // up to here everything came
         for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
             const Read& read = reads[r];
-            if (whole == read.offset) whole += static_cast<std::uint64_t>(std::max<std::int64_t>(read.got, 0));
+            if (whole == read.offset && read.got > 0)
+                whole += static_cast<std::uint64_t>(read.got);
             // What the page cache held before was somebody's, and stays.
             if (!file.direct() && !extent.keep && read.from_disk) file.drop(read.offset, read.size);
         }
@@ -239,7 +241,8 @@ void StageWork::settle(const std::vector<Read>& reads) {
             if (want.got != nullptr) continue;  // it was in memory all the time
             const std::uint64_t offset = candidates_[c].offset;
             std::byte* place = extent.to + (offset - extent.offset);
-            if (offset + want.bytes > whole) {
+            std::uint64_t bad;
+            if (offset + want.bytes > whole || file.fails(offset, offset + want.bytes, bad) != 0) {
                 // What failed may have been a neighbour: each is tried alone before it is given up.
                 std::uint64_t at;
                 const int error = read_plain(file, offset, want.bytes, place, at);
@@ -255,8 +258,10 @@ void StageWork::settle(const std::vector<Read>& reads) {
 }
 
 void StageWork::take() {
-    for (const Want& want : wants_)
+    for (const Want& want : wants_) {
+        if (want.got == want.at && want.bytes != 0) in_place_[want.pick] = 1;
         if (want.got != nullptr || want.bytes == 0) take_one(want);
+    }
 }
 
 void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_t at) {

@@ -69,6 +69,8 @@ public:
     const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
     const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
     std::int64_t sequences(std::size_t pick) const { return counts_.empty() ? 1 : counts_[pick]; }
+    // Whether some of the run's bytes were left where they are.
+    bool in_place(std::size_t pick) const { return in_place_[pick] != 0; }
     const std::vector<Fault>& faults() const { return faults_; }
     const MappedFiles& files() const { return *files_; }
     std::size_t picks() const { return slots_.size(); }
@@ -141,6 +143,7 @@ private:
     std::vector<Extent> extents_;
     std::vector<std::shared_ptr<std::byte>> blocks_;
     std::vector<Outcome> outcome_;
+    std::vector<char> in_place_;
     std::vector<Fault> faults_;
     std::size_t asked_ = 0, missing_ = 0;
     std::uint64_t disk_bytes_ = 0, memory_ = 0;

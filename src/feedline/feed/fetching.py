@@ -29,7 +29,7 @@ from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -46,6 +46,8 @@ _GROUP_UNITS = 64
 # How often a whole shuffle that finds everything in the page cache looks again, in seconds, and at how many sequences.
 _LOOK_EVERY = 0.005
 _LOOK_AT = 4
+# In order: blocks looked at together.
+_LOOK_UNITS = 32
 # How many minibatches, or bytes in order, must have been in the page cache before nothing more is fetched.
 _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
@@ -147,7 +149,7 @@ class FetchingReader(Reader):
         self._cold = False
         self._calm = 0  # how long everything has been found in the page cache, while fetching
         self._look_at = 0.0
-        self._looked = -1
+        self._seen = (0, 0)  # in order: the sequences, from and to, for which that need not be found out again
         self._faulty = 0  # blocks held that cannot be read as a whole
 
     # ---- for the source ---------------------------------------------------------------------------
@@ -180,14 +182,8 @@ class FetchingReader(Reader):
 
     def take(self, parts: Sequence[Part]) -> tuple[Slots, Ints]:
         """Hold what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
-        if self._in_place:
-            found = [self._take_in_order(part) for part in parts]
-        else:
-            found = [self._take_of_window(part) for part in parts]
-        if len(found) == 1:
-            slots, index = found[0]
-        else:
-            slots, index = (np.concatenate(column) for column in zip(*found, strict=True))
+        take = self._take_in_order if self._in_place else self._take_of_window
+        slots, index = together([take(part) for part in parts])
         if self._whole and not self._cold:
             self._look(slots, index)
         return slots, index
@@ -486,19 +482,12 @@ class FetchingReader(Reader):
 
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
         segment, a, b = part
-        units = self._units_of(part)
-        last = int(units[-1])
-        if not self._cold and last != self._looked:
-            # Some blocks ahead, so that what is not there is fetched before it is needed.
-            self._looked = last
-            coming = np.arange(last, min(last + 8, len(self._table)))
-            if self._lacks(np.append(coming, units[0]), 4):
-                self._cold, self._calm, self._next = True, 0, last + 1
-        if not self._cold:
+        if not self._cold and not self._lacking_in_order(int(segment.ordinals[a]), int(segment.ordinals[b - 1])):
             self._in_their_files(segment)
             assert segment.slots is not None
             assert segment.taken is not None
             return segment.slots[a:b], segment.taken[a:b]
+        units = self._units_of(part)
         needed = np.unique(units).tolist()
         self._begin(needed)
         self._fetch_on(needed[-1])
@@ -518,6 +507,22 @@ class FetchingReader(Reader):
         if self._calm >= _CALM_BYTES and not self.forced:
             self._cold = False
         return slots, index
+
+    def _lacking_in_order(self, first: int, last: int) -> bool:
+        """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.
+
+        Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, and again behind half of them.
+        """
+        if self._seen[0] <= first and last < self._seen[1]:
+            return False
+        starts = self._table.starts
+        low, high = (int(np.searchsorted(starts, ordinal, side="right")) - 1 for ordinal in (first, last))
+        end = min(max(high + 1, low + _LOOK_UNITS), len(self._table))
+        self._seen = (int(starts[low]), int(starts[max(high + 1, (low + end) // 2)]))
+        if not self._lacks(np.arange(low, end), 8):
+            return False
+        self._cold, self._calm, self._next, self._seen = True, 0, high + 1, (0, 0)
+        return True
 
     def _fetch_on(self, last: int) -> None:
         """Ask for the blocks behind number ``last`` that there is room for, in whole groups."""
