@@ -161,10 +161,8 @@ class Delivery:
             if good is not None:
                 which, ids = np.flatnonzero(good), ids[good]
         try:
-            if staged is None:
-                values = self._ahead.gather(parts, slots, index)
-            else:
-                values = self._ahead.unstage(staged, which)
+            ahead = self._ahead
+            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
         except BadEntries as found:
             values = values_of(self._corpus.schema, found.arrays)
             errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)

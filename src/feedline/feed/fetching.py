@@ -53,6 +53,8 @@ _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
 # Rows up to this size are worth to be found in the page cache: the page that has one has many.
 _SMALL_ROW = 512
+# In order: chunks whose heads are asked for before they are needed.
+_SOON = 4
 # Blocks in order that are kept behind the place in use, for minibatches that were copied ahead and dropped.
 _BEHIND_BYTES = 8 << 20
 
@@ -140,6 +142,7 @@ class FetchingReader(Reader):
         self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
+        self._ahead = 0  # bytes of those that are not taken in yet
         self._plans: dict[tuple[int, int], _Held] = {}
         self._in_file = _Held(None, np.empty(0, np.uint32), np.empty(0, np.int64))  # marks segments of mapped slots
         self._coming: Iterator[int] | None = None  # blocks to be fetched ahead, in the order of need
@@ -290,7 +293,8 @@ class FetchingReader(Reader):
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
             missing = np.unique(chunks[slots < 0]).tolist()
-            for file in self._corpus.files(missing):
+            soon = range(missing[-1] + 1, min(missing[-1] + 1 + _SOON, len(self._mapped))) if self._in_place else ()
+            for file in self._corpus.files([*missing, *soon]):
                 self._know(file)
             for chunk in missing:
                 began = time.perf_counter()
@@ -374,6 +378,7 @@ class FetchingReader(Reader):
         group = _Group(staged, nbytes, len(units))
         for run, unit in enumerate(units):
             self._units[unit] = _Unit(group, run)
+        self._ahead += nbytes
         self._stats.held_bytes += nbytes
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._stats.held_bytes)
 
@@ -390,6 +395,7 @@ class FetchingReader(Reader):
                 self._stats.disk_bytes += nbytes
                 self._calm = 0 if missing else self._calm + group.bytes
                 group.faulty = faulty
+            self._ahead -= int(self._table.bytes[unit])
             if found.run in group.faulty:
                 found.slot = -1
                 self._faulty += 1
@@ -401,9 +407,11 @@ class FetchingReader(Reader):
     def _drop(self, units: Iterable[int]) -> None:
         for number in units:
             unit = self._units.pop(number)
-            if unit.slot == -1:
+            if unit.slot is None:
+                self._ahead -= int(self._table.bytes[number])
+            elif unit.slot == -1:
                 self._faulty -= 1
-            elif unit.slot is not None:
+            else:
                 self._chunks.drop(unit.slot)
             unit.group.left -= 1
             if unit.group.left == 0:
@@ -454,7 +462,7 @@ class FetchingReader(Reader):
     def _fetch_ahead(self) -> None:
         """Ask for the blocks to come that there is room for."""
         assert self._coming is not None
-        room = self._budget - sum(int(self._table.bytes[u]) for u, unit in self._units.items() if unit.slot is None)
+        room = self._budget - self._ahead
         wanted = []
         for unit in self._coming:
             room -= int(self._table.bytes[unit])
@@ -511,7 +519,7 @@ class FetchingReader(Reader):
     def _lacking_in_order(self, first: int, last: int) -> bool:
         """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.
 
-        Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, and again behind half of them.
+        Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, again behind half of them.
         """
         if self._seen[0] <= first and last < self._seen[1]:
             return False
@@ -530,7 +538,7 @@ class FetchingReader(Reader):
         ahead = (self._next - last - 1) % total
         if ahead > len(self._units):  # the position has jumped
             self._next = last + 1
-        room = self._budget - sum(int(self._table.bytes[u]) for u, unit in self._units.items() if unit.slot is None)
+        room = self._budget - self._ahead
         while room >= min(_GROUP_BYTES, self._budget):
             group: list[int] = []
             nbytes = 0

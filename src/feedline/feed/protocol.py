@@ -101,7 +101,10 @@ class Deserializer(abc.ABC):
         return self.read(chunk).slice(start, stop)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """The mapped files that ``chunks``, about to be read, are views of; only where ``fetchable``."""
+        """The mapped files that ``chunks`` are views of; only where ``fetchable``.
+
+        These will be read soon: what `read` itself looks at may be asked for here, and is not to be waited for.
+        """
         return ()
 
     @abc.abstractmethod

@@ -113,8 +113,7 @@ class StoreDeserializer(Deserializer):
         for chunk in chunks:
             part, i = self._locate(chunk)
             file = found[part.file] = self._map(part).file
-            if len(chunks) > 1:  # one after the other they would be waited for one by one
-                file.advise("willneed", int(part.chunks["byte"][i]), 1)
+            file.advise("willneed", int(part.chunks["byte"][i]), 4096)
         return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
