@@ -145,7 +145,6 @@ class FetchingReader(Reader):
         self._ahead = 0  # bytes of those that are not taken in yet
         self._plans: dict[tuple[int, int], _Held] = {}
         self._in_file = _Held(None, np.empty(0, np.uint32), np.empty(0, np.int64))  # marks segments of mapped slots
-        self._coming: Iterator[int] | None = None  # blocks to be fetched ahead, in the order of need
         self._next = 0  # in order: the block behind the last that was asked for
         self._wraps = False  # in order: whether another sweep follows
         self._behind: deque[int] = deque()  # in order: blocks taken in, oldest first
@@ -234,22 +233,22 @@ class FetchingReader(Reader):
                 del self._plans[key]
             needed = {int(u) for plan in plans for u in plan.chunks}
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
-        self._coming = None
         if ahead is not None and self._budget > 0:
-            self._coming = self._in_order_of_need(ahead)
-            self._fetch_ahead()
+            try:
+                self._fetch_ahead(self._in_order_of_need(ahead))
+            except Exception as error:
+                # What cannot be read is told when it is needed: what comes before it is still good.
+                _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
     def read_on(self) -> None:
         """Nothing: what there is room for has been asked for."""
 
     def reset(self) -> None:
         """Forget what was fetched ahead: the position has jumped."""
-        self._coming = None
         self._drop([u for u, unit in self._units.items() if unit.slot is None])
 
     def close(self) -> None:
         """Let everything go and end the threads."""
-        self._coming = None
         self._plans.clear()
         self._behind.clear()
         self._drop(list(self._units))
@@ -459,17 +458,15 @@ class FetchingReader(Reader):
             if passed >= len(self._table) or (self._whole_window and number == 0):
                 return
 
-    def _fetch_ahead(self) -> None:
+    def _fetch_ahead(self, coming: Iterator[int]) -> None:
         """Ask for the blocks to come that there is room for."""
-        assert self._coming is not None
         room = self._budget - self._ahead
         wanted = []
-        for unit in self._coming:
+        for unit in coming:
             room -= int(self._table.bytes[unit])
             if room < 0 and not self._whole_window:
                 break
             wanted.append(unit)
-        self._coming = None
         self._begin(wanted)
 
     def _look(self, slots: Slots, index: Ints) -> None:
@@ -541,7 +538,7 @@ class FetchingReader(Reader):
         room = self._budget - self._ahead
         while room >= min(_GROUP_BYTES, self._budget):
             group: list[int] = []
-            nbytes = 0
+            nbytes, start = 0, self._next
             while nbytes < _GROUP_BYTES and len(group) < _GROUP_UNITS:
                 if self._next >= total:
                     if not self._wraps:
@@ -554,9 +551,15 @@ class FetchingReader(Reader):
                 group.append(unit)
                 nbytes += int(self._table.bytes[unit])
             if not group or nbytes > room:
-                self._next -= len(group)
+                self._next = start
                 return
-            self._begin(group)
+            try:
+                self._begin(group)
+            except Exception as error:
+                # What cannot be read is told when it is needed: what comes before it is still good.
+                _log.debug("%s: not read ahead: %s", self._corpus.name, error)
+                self._next = start
+                return
             room -= nbytes
 
     def _let_go(self, needed: set[int]) -> None:

@@ -219,8 +219,10 @@ class MinibatchSource:
             self._cursor = plan.after
             return Minibatch.end(self.schema, self.position)
         minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
-        self._advance(plan.after)
+        # The cursor moves last: if reading ahead is interrupted, the same minibatch comes again.
+        self._read_on(plan.after)
         self._ahead.refill(plan.after, size, index, count, minibatch.num_sequences)
+        self._cursor = plan.after
         return minibatch
 
     def minibatches(
@@ -299,12 +301,11 @@ class MinibatchSource:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
         return cursor
 
-    def _advance(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+    def _read_on(self, cursor: Cursor) -> None:
         plan = cursor.segment.plan
         if plan is not self._window_in_use:
-            self._window_in_use = plan
             self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
+            self._window_in_use = plan
         else:
             self._reader.read_on()
 
