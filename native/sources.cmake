@@ -33,6 +33,7 @@ set(FEEDLINE_BINDING_SOURCES
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_store.cpp)
