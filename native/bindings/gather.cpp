@@ -220,6 +220,7 @@ public:
     nb::list gather(nb::handle which);
     nb::tuple found();
     std::uint64_t memory();
+    void forget();
     // One slot a run, once it is known; waits for that.
     const Table& outcome();
 
@@ -936,6 +937,12 @@ std::uint64_t Staged::memory() {
     return work_->memory();
 }
 
+void Staged::forget() {
+    outcome();
+    nb::gil_scoped_release released;
+    work_->forget();
+}
+
 nb::list Staged::gather(nb::handle which) {
     const Table& table = outcome();
     std::vector<std::uint32_t> slots;
@@ -1076,6 +1083,8 @@ void bind_gather(nb::module_& m) {
              "returns them. ValueError for a run that could not be read.")
         .def("found", &Staged::found,
              "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def("forget", &Staged::forget,
+             "Have the page cache drop what was read through it for other processes (files that are shared).")
         .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
         .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},

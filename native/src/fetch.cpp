@@ -118,13 +118,13 @@ static bool may_ask(const std::string& path, const struct stat& about) {
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask) {
+DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask), share_(about.share) {
     const auto fail = [&](int error) {
         if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
     };
 #ifdef O_DIRECT
-    if (about.direct) fd_ = open_file(path_, O_DIRECT);
+    if (about.direct && !share_) fd_ = open_file(path_, O_DIRECT);
     direct_ = fd_ >= 0;
 #endif
     if (fd_ < 0) fd_ = open_file(path_, 0);
@@ -319,7 +319,8 @@ void RangeWork::next(std::vector<Read>& reads) {
         const Read& read = reads[i];
         const Range& range = ranges_[k];
         // What the page cache held before was somebody's, and stays.
-        if (!range.file->direct() && read.from_disk) range.file->drop(read.offset, read.size);
+        if (!range.file->direct() && !range.file->shared() && read.from_disk)
+            range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
         const std::uint64_t to = std::min(read.offset + read.size, range.offset + range.size);
         if (came(*range.file, read, to)) continue;

@@ -10,8 +10,10 @@ namespace feedline {
 
 // Two pieces of a file this close are read in one go: the bytes between cost less than another request.
 constexpr std::uint64_t kGapBytes = 16 << 10;
-// Pieces are looked at together up to this length.
+// Pieces are looked at together up to this length, and if they are this close: asking for a page between two costs a
+// twentieth of asking twice.
 constexpr std::uint64_t kRunBytes = 1 << 20;
+constexpr std::uint64_t kLookBytes = 128 << 10;
 // What is read around a small piece that is to be kept, in both directions.
 constexpr std::uint64_t kAroundBytes = 128 << 10;
 
@@ -149,7 +151,7 @@ void StageWork::find(std::vector<Read>& reads) {
         std::uint64_t end = end_of(candidates_[a]);
         std::size_t b = a + 1;
         while (b < candidates_.size() && candidates_[b].file == candidates_[a].file &&
-               candidates_[b].offset <= end + kGapBytes && end_of(candidates_[b]) <= begin + kRunBytes)
+               candidates_[b].offset <= end + kLookBytes && end_of(candidates_[b]) <= begin + kRunBytes)
             end = std::max(end, end_of(candidates_[b++]));
         held.assign((up(end) - begin) / kFetchAlign, 0);
         if (file.tells()) file.held(begin, held.size(), held.data());
@@ -234,7 +236,11 @@ void StageWork::settle(const std::vector<Read>& reads) {
             if (whole == read.offset && read.got > 0)
                 whole += static_cast<std::uint64_t>(read.got);
             // What the page cache held before was somebody's, and stays.
-            if (!file.direct() && !extent.keep && read.from_disk) file.drop(read.offset, read.size);
+            if (file.direct() || extent.keep || !read.from_disk) continue;
+            if (file.shared())
+                shared_.push_back({extent.file, read.offset, read.size});
+            else
+                file.drop(read.offset, read.size);
         }
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
@@ -255,6 +261,10 @@ void StageWork::settle(const std::vector<Read>& reads) {
         }
     }
     extents_.clear();
+}
+
+void StageWork::forget() const {
+    for (const Shared& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
 }
 
 void StageWork::take() {

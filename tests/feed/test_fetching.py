@@ -192,6 +192,27 @@ def test_a_forked_child_reads_on(folder, shuffle, backend):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=2 << 20)])
+def test_processes_of_one_machine_share_the_page_cache(folder, shuffle, monkeypatch):
+    """Blocks are read through it, so that they come from the disk once, and dropped when they are done with."""
+    added, forgotten = [], []
+    add, forget = _native.Fetcher.add, _native.Staged.forget
+    monkeypatch.setattr(_native.Fetcher, "add", lambda *a: added.append(a[-1]) or add(*a))
+    monkeypatch.setattr(_native.Staged, "forget", lambda s: forgotten.append(s) or forget(s))
+    parts = [source(folder, shuffle, partition=(rank, 2)) for rank in range(2)]
+    whole = source(folder, shuffle, partition=(0, 1))
+    for one, two, both in zip(*(p.minibatches(64) for p in parts), whole.minibatches(64), strict=True):
+        assert sequences_of([one, two]) == sequences_of([both])
+    assert added == [True, True, False]
+    assert forgotten
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with source(folder, shuffle, partition=(1, 2)) as alone:
+        alone.next_minibatch(64)
+    assert added[3:] == [False]
+    for feed in (*parts, whole):
+        feed.close()
+
+
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_jump_drops_what_was_fetched(folder, shuffle, leaves_nothing):
     """Seeking to and fro, with what is under way left behind."""

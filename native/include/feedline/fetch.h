@@ -81,6 +81,7 @@ public:
         std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
         bool direct = true;                     // whether to read past the page cache, if the file system can
         bool ask = true;                        // whether to ask what the page cache holds; else nothing is
+        bool share = false;                     // read through the page cache, for other processes that read the same
     };
     // Opens it. std::system_error if it cannot be opened; ESTALE if the name is another file's by now, or no regular
     // file's.
@@ -93,6 +94,7 @@ public:
     std::uint64_t size() const { return size_; }
     const std::byte* mapped() const { return mapped_; }
     bool direct() const { return direct_; }
+    bool shared() const { return share_; }
 
     // Whether [at, at + bytes) lies in the map.
     bool maps(const std::byte* at, std::size_t bytes) const {
@@ -133,7 +135,7 @@ private:
     const std::uint64_t size_;
     const std::byte* const mapped_;
     std::uint64_t device_ = 0, inode_ = 0;
-    bool direct_ = false, ask_ = true, tells_ = false;
+    bool direct_ = false, ask_ = true, share_ = false, tells_ = false;
     int fd_ = -1;
     struct Bad {
         std::uint64_t begin, end;

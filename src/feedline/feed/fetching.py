@@ -8,6 +8,9 @@ threads (native/include/feedline/fetch.h) bring them into memory of our own firs
 - in the *order of the corpus*, blocks of it, as far ahead as the budget goes;
 - of a *whole* shuffle, the sequences of the minibatches to come, each by itself (`Ahead` asks for them).
 
+Processes of one machine that share the data read blocks through the page cache after all, so that each comes from the
+disk once, and have it drop what they are done with.
+
 Which of the two applies is found out while reading: a few pages are looked at every now and then, and looking costs a
 microsecond. Order and values are the same either way, and so are errors: what cannot be fetched is tried sequence by
 sequence, so that only those are lost whose own bytes cannot be read.
@@ -276,7 +279,12 @@ class FetchingReader(Reader):
         if file.address in self._files:
             return
         try:
-            number = self._disk().add(file.path, file.size, file.address, file.identity, self.direct, not self.forced)
+            # The shares of all processes lie in the same blocks: each is read once, and found in the page cache by the
+            # others. Sequences of a whole shuffle are a process's own.
+            share = self.shared and not self._whole
+            number = self._disk().add(
+                file.path, file.size, file.address, file.identity, self.direct, not self.forced, share
+            )
         except OSError as error:
             number = None
             _log.warning(
@@ -414,6 +422,8 @@ class FetchingReader(Reader):
                 self._chunks.drop(unit.slot)
             unit.group.left -= 1
             if unit.group.left == 0:
+                if self.shared and unit.slot is not None:
+                    unit.group.staged.forget()
                 self._stats.held_bytes -= unit.group.bytes
 
     # ---- windows, and the whole -------------------------------------------------------------------

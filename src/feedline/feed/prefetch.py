@@ -79,7 +79,13 @@ Part = tuple[Segment, int, int]
 
 
 class Reader(abc.ABC):
-    """What brings sequences into memory; see the module."""
+    """What brings sequences into memory; see the module.
+
+    Attributes:
+        shared: other processes of this machine read the same data at the same time, for their shares of it.
+    """
+
+    shared = False
 
     @property
     def scattered(self) -> bool:
