@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk
+from feedline.data import Chunk, Value
+from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, together
@@ -105,6 +106,14 @@ class _Held(NamedTuple):
     base: Ints
 
 
+def _sizes(value: Value) -> tuple[int, int]:
+    """Bytes of the rows of a value, or of its indices and values; bytes of what says where they begin."""
+    bounds = 0 if value.one_sample_each else value.offsets.nbytes
+    if isinstance(value, SparseValue):
+        bounds += value.indptr.nbytes
+    return value.nbytes - bounds, bounds
+
+
 class FetchingReader(Reader):
     """See the module.
 
@@ -143,6 +152,7 @@ class FetchingReader(Reader):
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
         self._fetcher: _native.Fetcher | None = None
         self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
+        self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
         self._ahead = 0  # bytes of those that are not taken in yet
@@ -258,7 +268,7 @@ class FetchingReader(Reader):
         self._chunks.keep(set())
         self._mapped[:] = -1
         self._files.clear()
-        self._fetcher = None
+        self._fetcher = self._sample = None
 
     # ---- mapped files -----------------------------------------------------------------------------
 
@@ -305,7 +315,8 @@ class FetchingReader(Reader):
                 self._know(file)
             for chunk in missing:
                 began = time.perf_counter()
-                self._mapped[chunk] = self._chunks.add(self._corpus.read(chunk))
+                views = self._sample = self._corpus.read(chunk)
+                self._mapped[chunk] = self._chunks.add(views)
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             slots = self._mapped[chunks]
@@ -331,23 +342,28 @@ class FetchingReader(Reader):
         segment.held = self._in_file
 
     def _kept(self) -> list[int]:
-        """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again."""
+        """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again.
+
+        Small rows, and the bounds of sequences and rows, as far as all of them fit; by the sizes of one chunk.
+        """
         if self._keep is None:
-            most = LEAST_AHEAD
+            chunk = self._sample
+            assert chunk is not None
+            total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
+            room = LEAST_AHEAD
             if self._whole:
-                most = max(most, (available() or 0) // 16)
-            sequences, samples = self._timeline.table.total_sequences, self._timeline.table.total_samples
-            left = most
-            self._keep = []
-            for stream in self._corpus.schema.values():
-                bits = 0
-                bounds = 8 * (sequences + (samples if stream.sparse else 0))
-                if bounds <= left:
-                    bits, left = bits | 2, left - bounds
-                row = stream.dtype.itemsize * stream.size
-                if not stream.sparse and row <= _SMALL_ROW and row * samples <= left:
-                    bits, left = bits | 1, left - row * samples
-                self._keep.append(bits)
+                room = max(room, (available() or 0) // 16)
+            pieces = []
+            for number, value in enumerate(chunk.values.values()):
+                rows, bounds = _sizes(value)
+                pieces.append((bounds * total, number, 2))
+                if rows <= _SMALL_ROW * chunk.num_sequences:
+                    pieces.append((rows * total, number, 1))
+            self._keep = [0] * len(chunk.values)
+            for nbytes, number, bit in sorted(pieces):
+                room -= int(nbytes)
+                if room >= 0:
+                    self._keep[number] |= bit
         return self._keep
 
     def _lacks(self, units: Ints, most: int) -> bool:

@@ -164,7 +164,7 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     at, rows = 0, len(column)
     offsets = None
     if ragged:
-        offsets = batch.view(buffers[1], np.dtype(np.int64), rows + 1)
+        offsets = batch.bounds(buffers[1], rows + 1)
         at, rows = 2, _native.bounds_end(offsets, "offsets")
         _compare_lengths(np.diff(_native.copied(offsets)), lengths)
     elif lengths is not None:
@@ -173,7 +173,7 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     value: Value
     if stream.sparse:
         validity += [at + 2, at + 3, at + 5]
-        indptr = batch.view(buffers[at + 1], np.dtype(np.int64), rows + 1)
+        indptr = batch.bounds(buffers[at + 1], rows + 1)
         entries = _native.bounds_end(indptr, "row bounds")
         indices = batch.view(buffers[at + 4], np.dtype(np.int32), entries)
         values = batch.view(buffers[at + 6], stored, entries)

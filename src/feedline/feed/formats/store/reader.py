@@ -174,8 +174,8 @@ class StoreDeserializer(Deserializer):
     def _decode(self, chunk: int, part: Part, i: int, mapped: _MappedPart) -> dict[str, Value]:
         path = mapped.file.path
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
-        ordinals = np.arange(self._starts[chunk], self._starts[chunk + 1])
-        lengths = {name: self._side(name).take(ordinals) for name in self.schema if name in self._manifest.lengths}
+        first, last = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        lengths = {name: self._side(name).slice(first, last) for name in self.schema if name in self._manifest.lengths}
         longest = self._longest(lengths, sequences)
         samples = sequences if longest is None else int(longest.sum())
         if samples != self.chunks()[chunk].samples:
@@ -254,6 +254,9 @@ class StoreDeserializer(Deserializer):
 
 _TABLE = ("sequences", "bytes")
 
+# Lengths of sequences are looked up in any order: up to this size their file is read at once, not page by page.
+_LENGTHS_AT_ONCE = 64 << 20
+
 
 class _MappedPart:
     """A mapped Arrow file whose schema is what the manifest says."""
@@ -284,9 +287,16 @@ class _MappedLengths:
         header = lengths_header(count)
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
-        self._file, self._stream = file, stream
+        self._file, self._count, self._stream = file, count, stream
+        if file.size <= _LENGTHS_AT_ONCE:
+            file.advise("willneed")
         self._gatherer = _native.Gatherer([None])
         self._gatherer.add(0, [(file.view(np.dtype("<i4"), count, len(header)), None)])
+
+    def slice(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Lengths of the sequences ``start`` to ``stop - 1``, a copy."""
+        self._file.advise("willneed", self._file.size - 4 * (self._count - start), 4 * (stop - start))
+        return self.take(np.arange(start, stop))
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
         """Lengths of the sequences ``ordinals``, a copy."""
