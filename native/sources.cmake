@@ -19,6 +19,7 @@ set(FEEDLINE_SSE41_SOURCES
   native/src/ctf_parse_sse41.cpp)
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
+  native/src/gather_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp

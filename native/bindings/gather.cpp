@@ -49,6 +49,12 @@ struct Stream {
     std::size_t item_bytes = 0;  // of a row, or of a value
 };
 
+// The seals of the files that some chunks are mapped from; mostly one, and the same for many chunks.
+struct Seals {
+    std::vector<Seal> seals;
+    std::size_t slots = 0;  // that have these; with none, the place is free
+};
+
 // Everything a gather needs, immutable while one is running.
 struct Table {
     explicit Table(const std::vector<std::int64_t>& classes)
@@ -65,8 +71,26 @@ struct Table {
     std::vector<std::vector<DenseSource>> dense;    // by stream, by slot; empty for a sparse stream
     std::vector<std::vector<SparseSource>> sparse;  // the other way round
     std::vector<std::vector<nb::object>> owners;    // by slot: the arrays that the sources point into
-    std::vector<std::vector<Seal>> seals;           // by slot: of the files that the arrays are mapped from
-    bool sealed = false;                            // whether any slot ever had some
+    std::vector<std::uint32_t> sealed_by;           // by slot: a place in the next
+    std::vector<Seals> seals{Seals{}};              // the first is none at all
+
+    // The place of `wanted` in `seals`, for one more slot.
+    std::uint32_t place_of(const std::vector<Seal>& wanted) {
+        const auto same = [&](const Seals& held) {
+            return std::equal(held.seals.begin(), held.seals.end(), wanted.begin(), wanted.end(),
+                              [](const Seal& a, const Seal& b) { return a.bytes == b.bytes && a.expected == b.expected; });
+        };
+        auto at = seals.begin();
+        if (!wanted.empty()) {
+            at = std::find_if(at + 1, seals.end(), [&](const Seals& held) { return held.slots != 0 && same(held); });
+            if (at == seals.end())
+                at = std::find_if(seals.begin() + 1, seals.end(), [](const Seals& held) { return held.slots == 0; });
+            if (at == seals.end()) at = seals.emplace(at);
+            at->seals = wanted;
+        }
+        ++at->slots;
+        return static_cast<std::uint32_t>(at - seals.begin());
+    }
 };
 
 // What is wrong with what was copied, the first of each; filled by any number of threads.
@@ -100,14 +124,14 @@ struct Job {
             for (std::size_t at = begin; at < end; at += kLookAt) {
                 const std::size_t stop = std::min(at + kLookAt, end);
                 copy_sparse(runs.get(), item_bytes, indptr, indices, rows, at, stop);
-                const SparseRun &first = runs[at], &last = runs[stop];
-                if (!rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
-                           first.out_value, last.out_value))
-                    outcome.changed = first.indptr;
-                if (first_bad_index(indices, static_cast<std::size_t>(first.out_value),
-                                    static_cast<std::size_t>(last.out_value),
-                                    classes) < static_cast<std::size_t>(last.out_value))
-                    outcome.bad = true;
+                if (!rise(at, stop)) {
+                    std::size_t changed = at;
+                    while (changed + 1 < stop && rise(changed, changed + 1)) ++changed;
+                    outcome.changed = runs[changed].indptr;
+                }
+                const auto from_value = static_cast<std::size_t>(runs[at].out_value);
+                const auto to_value = static_cast<std::size_t>(runs[stop].out_value);
+                if (first_bad_index(indices, from_value, to_value, classes) < to_value) outcome.bad = true;
             }
         } else if (offsets != nullptr) {
             copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
@@ -116,6 +140,13 @@ struct Job {
             copy_rows(picks, dense, item_bytes, rows, begin, end);
             if (bools) look(begin, end, outcome);
         }
+    }
+
+    // Whether the bounds of rows that were copied for the places [begin, end) are as they were planned.
+    bool rise(std::size_t begin, std::size_t end) const {
+        const SparseRun &first = runs[begin], &last = runs[end];
+        return rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
+                     first.out_value, last.out_value);
     }
 
     // Of rows of bools.
@@ -138,13 +169,14 @@ static void run_part(const std::vector<Job>& jobs, const Table& table, const Pic
     if (outcome.unreadable.load(std::memory_order_relaxed) != nullptr) return;
     const void* fault = guarded([&] {
         for (const Job& job : jobs) job.copy(picks, begin, end, outcome);
-        if (!table.sealed) return;
-        // Last: what was cut before it was copied is cut by now. Neighbours often share a chunk.
-        const std::vector<Seal>* before = nullptr;
+        if (table.seals.size() == 1) return;
+        // Last: what was cut before it was copied is cut by now. Neighbours mostly share a file.
+        std::uint32_t before = 0;
         for (std::size_t i = begin; i < end; ++i) {
-            const std::vector<Seal>& seals = table.seals[picks.slots == nullptr ? 0 : picks.slots[i]];
-            if (&seals == before) continue;
-            before = &seals;
+            const std::uint32_t place = table.sealed_by[picks.slots == nullptr ? 0 : picks.slots[i]];
+            if (place == before) continue;
+            before = place;
+            const std::vector<Seal>& seals = table.seals[place].seals;
             if (const std::byte* broken = first_broken(seals.data(), seals.size())) outcome.broken = broken;
         }
     });
@@ -297,6 +329,7 @@ struct Arrival {
     nb::object dtype, row_shape;
     std::size_t item_bytes = 0;
     std::int64_t sequences = 0;
+    bool is_bool = false;
 };
 
 }  // namespace
@@ -360,6 +393,7 @@ static Arrival examine_dense(const std::string& where, nb::tuple value) {
     for (std::size_t axis = 1; axis < shape.size(); ++axis)
         arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
     arrival.dense.rows = memory(rows);
+    arrival.is_bool = text(arrival.dtype.attr("kind")) == "b";
     arrival.sequences = arrival.dense.num_rows;
     if (!value[1].is_none()) {
         const Ints offsets(value[1], "offsets", {Ints::kInt64}, where);
@@ -419,7 +453,7 @@ Table& Gatherer::with_room(std::int64_t slot) {
             table.dense[s].resize(size);
     }
     table.owners.resize(size);
-    table.seals.resize(size);
+    table.sealed_by.resize(size, 0);
     table.sequences.resize(size, 0);
     table.held.resize(size, 0);
     return table;
@@ -484,6 +518,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
     // From here on nothing but memory can fail, and room is made before anything is set.
     Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
+    table.sealed_by[at] = table.place_of(sealed);
     for (std::size_t s = 0; s < classes_.size(); ++s) {
         Stream& stream = table.streams[s];
         const Arrival& arrival = arrivals[s];
@@ -495,13 +530,11 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         if (stream.known) continue;
         stream.known = true;
         stream.dtype = arrival.dtype;
-        stream.bools = bools_ && text(arrival.dtype.attr("kind")) == "b";
+        stream.bools = bools_ && arrival.is_bool;
         stream.row_shape = arrival.row_shape;
         stream.item_bytes = arrival.item_bytes;
     }
     table.owners[at] = std::move(owners);
-    table.sealed |= !sealed.empty();
-    table.seals[at] = std::move(sealed);
     table.sequences[at] = arrivals[0].sequences;
     table.held[at] = 1;
 }
@@ -510,6 +543,8 @@ void Gatherer::remove(std::int64_t slot) {
     must_hold(slot);
     Table& table = writable();
     table.held[slot] = 0;
+    --table.seals[table.sealed_by[slot]].slots;
+    table.sealed_by[slot] = 0;
     table.sequences[slot] = 0;
     for (auto& sources : table.dense)
         if (!sources.empty()) sources[slot] = DenseSource{};
@@ -592,6 +627,7 @@ static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb:
         }
         return;
     }
+    if (!job.bools) return;
     const std::size_t row = job.item_bytes;
     const auto start = [&](std::size_t place) {
         return (job.offsets == nullptr ? place : static_cast<std::size_t>(job.offsets[place])) * row;
@@ -618,7 +654,7 @@ static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs,
     if (const void* address = outcome.changed.load()) raise_fault("changed", address_of(address));
     nb::list found;
     for (std::size_t s = 0; s < jobs.size(); ++s) list_bad(jobs[s], picks, s, found);
-    raise_fault("BadEntries", result, found);
+    raise_fault("BadEntriesError", result, found);
 }
 
 static void check_picks(const Table& table, const Picks& picks) {
@@ -659,9 +695,10 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
         const auto refuse_source = [&](std::ptrdiff_t fault) {
             const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
             const std::int64_t index = picks.index[fault];
-            const std::int64_t* bounds =
-                stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
-            raise_fault("changed", address_of(bounds != nullptr ? bounds + index : job.sparse[slot].indptr + index));
+            const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
+            if (bounds == nullptr && stream.sparse) bounds = job.sparse[slot].indptr;
+            // Without bounds it is the last row that passes the total.
+            raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
         };
         if (stream.sparse) {
             job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
@@ -830,7 +867,7 @@ Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, 
                 base->dense[s].push_back(table_->dense[s][slot]);
         }
         base->owners.push_back(table_->owners[slot]);
-        base->seals.push_back(table_->seals[slot]);
+        base->sealed_by.push_back(base->place_of(table_->seals[table_->sealed_by[slot]].seals));
     }
     std::vector<StageWork::Stream> streams = stage_streams(*base);
     for (std::size_t s = 0; s < streams.size(); ++s) {
@@ -877,8 +914,7 @@ void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
             table.dense[s][at] = from.dense[s][k];
     }
     table.owners[at].assign(1, nb::borrow(staged));
-    table.seals[at] = from.seals[k];
-    table.sealed |= !from.seals[k].empty();
+    table.sealed_by[at] = table.place_of(from.seals[from.sealed_by[k]].seals);
     table.sequences[at] = from.sequences[k];
     table.held[at] = 1;
 }
@@ -903,8 +939,8 @@ const Table& Staged::outcome() {
     outcome->streams = base_->streams;
     // What was left in its file may still be cut there; what is in memory is safe.
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-        outcome->seals.push_back(work_->in_place(i) ? base_->seals[slots_[i]] : std::vector<Seal>());
-        outcome->sealed |= !outcome->seals.back().empty();
+        const std::uint32_t place = work_->in_place(i) ? base_->sealed_by[slots_[i]] : 0;
+        outcome->sealed_by.push_back(outcome->place_of(base_->seals[place].seals));
     }
     outcome->held.assign(work_->picks(), 1);
     for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
@@ -1045,6 +1081,38 @@ static std::int64_t bounds_end(nb::handle array, const std::string& name) {
     return end;
 }
 
+static std::int64_t py_first_uneven(nb::handle offsets, nb::handle lengths) {
+    const Ints bounds(offsets, "offsets", {Ints::kInt64}, "first_uneven");
+    const Ints wanted(lengths, "lengths", {Ints::kInt32}, "first_uneven");
+    if (bounds.size() != wanted.size() + 1)
+        raise<nb::value_error>("expected one more offset than lengths, got " + number(bounds.size()) + " and " +
+                               number(wanted.size()));
+    std::ptrdiff_t found = -1;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] { found = first_uneven(bounds.int64(), wanted.int32(), wanted.size()); });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found;
+}
+
+static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
+    const Ints indices(array, "indices", {Ints::kInt32}, "first_bad_index");
+    const std::int64_t classes = classes_of(number);
+    if (classes == kDense) throw nb::type_error("expected a number of classes, got None");
+    std::size_t found = 0;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] {
+            found = first_bad_index(indices.int32(), 0, indices.size(), static_cast<std::uint32_t>(classes));
+        });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found == indices.size() ? -1 : static_cast<std::int64_t>(found);
+}
+
 static nb::object copied(nb::handle array) {
     const nb::object from = checked_ndarray("copied", "array", array);
     const nb::object out = numpy().empty(from.attr("shape"), from.attr("dtype"));
@@ -1128,7 +1196,7 @@ void bind_gather(nb::module_& m) {
              "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
              "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
              "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
-             "or changed; BadEntries (feedline.data.faults), which holds the arrays, for indices out of range.")
+             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range.")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
@@ -1153,6 +1221,11 @@ void bind_gather(nb::module_& m) {
     m.def("bounds_end", &bounds_end, "bounds"_a, "name"_a,
           "The last entry of int64[n + 1] that begin at 0 and never fall. ValueError, which calls them `name`, where\n"
           "they do; DataError as copied().");
+    m.def("first_bad_index", &py_first_bad_index, "indices"_a, "classes"_a,
+          "Place of the first of int32[n] indices that is not in [0, classes), or -1. DataError as copied().");
+    m.def("first_uneven", &py_first_uneven, "offsets"_a, "lengths"_a,
+          "Place of the first of int32[n] lengths that is not the difference of two neighbours in int64[n + 1]\n"
+          "offsets, or -1. DataError as copied().");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

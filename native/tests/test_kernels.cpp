@@ -260,6 +260,48 @@ static void test_damage() {
     }
 }
 
+static void test_entries() {
+    for (int round = 0; round < 400; ++round) {
+        const auto n = static_cast<std::size_t>(below(round < 200 ? 80 : 3000));
+        const auto width = static_cast<std::uint32_t>(round % 3 == 0 ? std::int64_t{1} << 31 : 1 + below(50));
+        Exact<std::int32_t> indices(n);
+        for (std::size_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(below(width));
+        Exact<std::byte> bools(n);
+        for (std::size_t i = 0; i < n; ++i) bools[i] = static_cast<std::byte>(below(2));
+        const auto begin = static_cast<std::size_t>(below(static_cast<std::int64_t>(n) + 1));
+        CHECK(first_bad_index(indices.get(), begin, n, width) == n);
+        CHECK(first_bad_bool(bools.get(), begin, n) == n);
+        CHECK(n == 0 || first_bad_index(indices.get(), begin, n, 0) == begin);
+        if (begin == n) continue;
+        const std::size_t bad = begin + static_cast<std::size_t>(below(static_cast<std::int64_t>(n - begin)));
+        indices[bad] = round % 2 == 0 || width > INT32_MAX ? static_cast<std::int32_t>(-1 - below(1000))
+                                                          : static_cast<std::int32_t>(width + below(1000));
+        bools[bad] = static_cast<std::byte>(2 + below(254));
+        CHECK(first_bad_index(indices.get(), begin, n, width) == bad);
+        CHECK(first_bad_bool(bools.get(), begin, n) == bad);
+        CHECK(first_bad_index(indices.get(), bad + 1, n, width) == n);
+    }
+    for (int round = 0; round < 200; ++round) {
+        const auto n = static_cast<std::size_t>(below(round < 100 ? 10 : 3000));
+        const Exact<std::int64_t> bounds = random_bounds(n, 5);
+        Exact<std::int32_t> lengths(n);
+        for (std::size_t i = 0; i < n; ++i) lengths[i] = static_cast<std::int32_t>(bounds[i + 1] - bounds[i]);
+        CHECK(first_uneven(bounds.get(), lengths.get(), n) == -1);
+        CHECK(rises(bounds.get() + 1, n, 0, bounds[n]));
+        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n] + 1));
+        if (n == 0) continue;
+        CHECK(!rises(bounds.get() + 1, n, bounds[1] + 1, bounds[n]));
+        const auto at = static_cast<std::size_t>(below(static_cast<std::int64_t>(n)));
+        lengths[at] += 1;
+        CHECK(first_uneven(bounds.get(), lengths.get(), n) == static_cast<std::ptrdiff_t>(at));
+        bounds[at + 1] = -1;
+        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n]));
+    }
+    const Exact<std::byte> eight(8);
+    const Seal seals[2] = {{eight.get(), 0}, {eight.get(), 1}};
+    CHECK(first_broken(seals, 1) == nullptr && first_broken(seals, 2) == eight.get());
+}
+
 static void test_pad() {
     for (const std::size_t element : {1u, 2u, 4u, 8u, 3u, 16u}) {
         for (const std::size_t width : {0u, 1u, 3u}) {
@@ -294,6 +336,7 @@ int main() {
     test_gather();
     test_sparse();
     test_damage();
+    test_entries();
     test_pad();
     std::puts("kernels: ok");
     return 0;

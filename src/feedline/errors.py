@@ -63,6 +63,22 @@ class DataError(FeedlineError):
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
 
+    def located(self, *, path: str | None = None, sequence: int | None = None) -> DataError:
+        """This error, or one that also says where, if it does not say so itself."""
+        if (self.path is not None or path is None) and (self.sequence is not None or sequence is None):
+            return self
+        located = DataError(
+            self.what,
+            path=path if self.path is None else self.path,
+            byte=self.byte,
+            line=self.line,
+            sequence=sequence if self.sequence is None else self.sequence,
+            stream=self.stream,
+            hint=self.hint,
+        )
+        located.__cause__ = self.__cause__
+        return located
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are rebuilt from `args` when they cross a process boundary; keyword fields need help.
         return (_rebuild_data_error, (type(self), self.args), self.__dict__)

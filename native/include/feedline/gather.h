@@ -51,6 +51,9 @@ std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64
 // O(n), vectorised.
 bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last);
 
+// First i with bounds[i + 1] - bounds[i] != lengths[i], or -1. O(n), vectorised.
+std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* lengths, std::size_t n);
+
 // First pick outside the table of sequences per slot (0 for a vacant one), or -1. O(count), vectorised.
 std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots);
 

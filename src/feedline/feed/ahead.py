@@ -160,4 +160,8 @@ class Ahead:
             return reader.stage(slots, index)
         if reader.has_errors and errors_among(reader, slots, index):
             return None
-        return self._chunks.start(slots, index)
+        try:
+            return self._chunks.start(slots, index)
+        except Exception:
+            # A file that was cut, say. Raised when its turn comes: the one before it is still to be delivered.
+            return None

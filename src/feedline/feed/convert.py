@@ -26,6 +26,8 @@ from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.protocol import Deserializer, whole_number
 from feedline.feed.shuffling import Settings, shuffled
 
+_PIECE_BYTES = 4 << 20
+
 
 class Summary(NamedTuple):
     """What a conversion wrote.
@@ -114,7 +116,7 @@ def convert(
             progress=progress,
         )
     writer: StoreWriter | None = None
-    skipped = 0
+    skipped = seen = 0
     try:
         for chunk, done, total in _read_all(source, streams):
             if writer is None:
@@ -125,13 +127,17 @@ def convert(
                     part_bytes=part_bytes,
                     overwrite=overwrite,
                 )
-            valid = chunk.valid
-            if valid is not None:
-                if on_error == "raise":
-                    raise chunk.errors[min(chunk.errors)]
-                skipped += len(chunk.errors)
-                chunk = chunk.take(np.flatnonzero(valid))
-            writer.write(chunk)
+            # Copied piece by piece: entries are checked then, and views of a mapped file are not looked at otherwise.
+            for piece in chunk.pieces(_PIECE_BYTES):
+                valid, count = piece.valid, piece.num_sequences
+                if valid is not None:
+                    if on_error == "raise":
+                        first = min(piece.errors)
+                        raise piece.errors[first].located(sequence=seen + first)
+                    skipped += len(piece.errors)
+                    piece = piece.take(np.flatnonzero(valid))
+                writer.write(piece)
+                seen += count
             if progress is not None:
                 progress(done, total)
         if writer is None:

@@ -168,7 +168,10 @@ def select_by_chunk(
         at = np.flatnonzero(chunk_of == chunk)
         part = (read or corpus.read)(chunk).take(ordinals[at] - starts[chunk])
         slots[at], index[at] = parts.add(part), np.arange(len(at))
-        errors.update((int(at[i]), error) for i, error in part.errors.items())
+        errors.update(
+            (int(at[i]), error.located(path=corpus.name, sequence=int(ordinals[at[i]])))
+            for i, error in part.errors.items()
+        )
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 

@@ -29,6 +29,7 @@ from feedline.feed.formats.atomic import atomic_file
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.workplace import clear_leftovers, publish
 
 Keys = NDArray[np.uint64]
 
@@ -108,6 +109,7 @@ def shuffled(
         FileExistsError: something of that name is there already.
     """
     work = destination.parent / f".{destination.name}.shuffling"
+    clear_leftovers(destination)
     try:
         StoreWriter.refuse_existing(destination, overwrite)
     except FileExistsError:
@@ -130,7 +132,7 @@ def shuffled(
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             StoreWriter.refuse_existing(destination, overwrite)
             manifest = Manifest.load(whole)
-            StoreWriter.publish(whole, destination)
+            publish(whole, destination)
             shutil.rmtree(work)
         except BaseException as error:
             error.add_note(f"what was done so far is in {work}: the same call goes on from there; delete it to give up")
@@ -197,7 +199,9 @@ def _sort(
             file.write(json.dumps(run).encode())
         runs.append(run)
 
-    for chunk, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+    for mapped, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+        # A copy, which is checked: sequences with impossible entries are unreadable then.
+        chunk = mapped.take(np.arange(mapped.num_sequences))
         if chunk.errors:
             if settings.on_error == "raise":
                 raise chunk.errors[min(chunk.errors)]

@@ -17,6 +17,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import SparseValue, as_arrays
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.seals import seals_of
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 
@@ -83,6 +84,8 @@ class ArrayDeserializer(Deserializer):
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         self.in_memory = not any(_is_mapped(array) for value in self._values.values() for array in as_arrays(value))
         self._step = int(chunk_sequences)
+        arrays_of_all = (array for value in self._values.values() for array in as_arrays(value))
+        self._seals = seals_of(array for array in arrays_of_all if array is not None)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
@@ -109,7 +112,7 @@ class ArrayDeserializer(Deserializer):
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Views of the sequences ``start:stop`` of chunk number ``chunk``."""
         a, b = chunk * self._step + start, chunk * self._step + stop
-        return Chunk(self.schema, {name: value.slice(a, b) for name, value in self._values.items()})
+        return Chunk(self.schema, {name: value.slice(a, b) for name, value in self._values.items()}, seals=self._seals)
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""

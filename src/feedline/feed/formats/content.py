@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
+
 BLOCK = 64 << 10
 """Bytes of each of the three blocks."""
 
@@ -34,7 +36,8 @@ class ContentDigest:
             return
         rows = max(1, BLOCK * len(array) // array.nbytes)
         for start in _block_starts(len(array), rows):
-            self._hash.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+            # A copy, as the array may be mapped from a file that was cut: a DataError then.
+            self._hash.update(_native.copied(np.ascontiguousarray(array[start : start + rows])).tobytes())
 
     def file(self, file: BinaryIO, size: int) -> None:
         """Add the size of a file and blocks from its head, middle and tail."""
