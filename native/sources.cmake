@@ -12,6 +12,8 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/parquet.cpp
+  native/src/shared_memory.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -30,6 +32,8 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
+  native/bindings/parquet.cpp
+  native/bindings/shared_memory.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
@@ -37,4 +41,6 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_parquet.cpp
+  native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp)

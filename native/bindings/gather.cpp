@@ -43,6 +43,7 @@ struct Stream {
     bool sparse = false;
     bool bools = false;          // whose bytes are looked at
     bool ever_ragged = false;
+    bool ever_strided = false;
     bool known = false;          // the first chunk fixes the fields below
     nb::object dtype;            // of rows, or of values
     nb::object row_shape;        // tuple; empty for a sparse stream
@@ -108,6 +109,7 @@ struct Job {
     bool is_sparse;
     bool bools;
     std::uint32_t classes;
+    bool is_strided = false;  // some chunk's rows are views
     std::size_t item_bytes;
     const DenseSource* dense = nullptr;
     const SparseSource* sparse = nullptr;
@@ -137,7 +139,10 @@ struct Job {
             copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
             if (bools) look(static_cast<std::size_t>(offsets[begin]), static_cast<std::size_t>(offsets[end]), outcome);
         } else {
-            copy_rows(picks, dense, item_bytes, rows, begin, end);
+            if (is_strided)
+                copy_strided_rows(picks, dense, item_bytes, rows, begin, end);
+            else
+                copy_rows(picks, dense, item_bytes, rows, begin, end);
             if (bools) look(begin, end, outcome);
         }
     }
@@ -330,6 +335,7 @@ struct Arrival {
     std::size_t item_bytes = 0;
     std::int64_t sequences = 0;
     bool is_bool = false;
+    nb::capsule layout;  // owner of dense.layout, if there is one
 };
 
 }  // namespace
@@ -377,12 +383,29 @@ static nb::object checked_ndarray(const std::string& where, const char* name, nb
     return nb::borrow(array);
 }
 
+// Of rows with strides, in a capsule that owns it.
+static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
+    const nb::tuple lengths(rows.attr("shape")), strides(rows.attr("strides"));
+    std::vector<std::size_t> shape;
+    std::vector<std::ptrdiff_t> steps;
+    for (std::size_t axis = 0; axis < lengths.size(); ++axis) {
+        shape.push_back(nb::cast<std::size_t>(lengths[axis]));
+        steps.push_back(nb::cast<std::ptrdiff_t>(strides[axis]));
+    }
+    auto* layout = new RowLayout(RowLayout::of(shape.data(), steps.data(), shape.size(), item_bytes));
+    return nb::capsule(layout, [](void* p) noexcept { delete static_cast<RowLayout*>(p); });
+}
+
 static Arrival examine_dense(const std::string& where, nb::tuple value) {
     if (value.size() != 2)
         raise<nb::value_error>(where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
                                number(value.size()));
     Arrival arrival;
-    const nb::object rows = checked_ndarray(where, "rows", value[0]);
+    // Views are copied from where they lie, but for sequences of several rows, which are copied in one go.
+    const bool strided = value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) &&
+                         !nb::cast<bool>(value[0].attr("flags")["C_CONTIGUOUS"]) &&
+                         !nb::cast<bool>(value[0].attr("dtype").attr("hasobject"));
+    const nb::object rows = strided ? nb::borrow(value[0]) : checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
     if (shape.size() == 0)
         raise<nb::value_error>(where + ": expected `rows` to have at least one axis, got " + describe(rows));
@@ -392,7 +415,14 @@ static Arrival examine_dense(const std::string& where, nb::tuple value) {
     arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
     for (std::size_t axis = 1; axis < shape.size(); ++axis)
         arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
-    arrival.dense.rows = memory(rows);
+    if (strided) {
+        arrival.layout = layout_of(rows, nb::cast<std::size_t>(arrival.dtype.attr("itemsize")));
+        arrival.dense.layout = static_cast<const RowLayout*>(arrival.layout.data());
+        const nb::object place = rows.attr("__array_interface__")["data"];
+        arrival.dense.rows = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(place[nb::int_(0)]));
+    } else {
+        arrival.dense.rows = memory(rows);
+    }
     arrival.is_bool = text(arrival.dtype.attr("kind")) == "b";
     arrival.sequences = arrival.dense.num_rows;
     if (!value[1].is_none()) {
@@ -496,6 +526,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         arrivals.push_back(is_sparse(s) ? examine_sparse(where(s), value) : examine_dense(where(s), value));
         for (const nb::handle array : value)
             if (!array.is_none()) owners.push_back(nb::borrow(array));
+        if (arrivals.back().layout.is_valid()) owners.push_back(arrivals.back().layout);
     }
 
     // The examination lets other threads run, so the table is looked at only now, and in one go.
@@ -527,6 +558,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         else
             table.dense[s][at] = arrival.dense;
         stream.ever_ragged |= arrival.dense.offsets != nullptr || arrival.sparse.offsets != nullptr;
+        stream.ever_strided |= arrival.dense.layout != nullptr;
         if (stream.known) continue;
         stream.known = true;
         stream.dtype = arrival.dtype;
@@ -685,7 +717,11 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
             if (ragged && n != 0) ragged = any_ragged(picks, job.sparse);
         } else {
             job.dense = table->dense[s].data();
+            job.is_strided = stream.ever_strided;
             if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
+            if (ragged && job.is_strided)
+                raise<nb::value_error>("stream " + number(s) + ": expected contiguous rows in all chunks, as some have "
+                                       "sequences of several, got views with strides");
         }
         nb::object offsets = nb::none();
         if (ragged) {
@@ -1178,7 +1214,8 @@ void bind_gather(nb::module_& m) {
              "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of\n"
              "fixed size; sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz],\n"
              "offsets). offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
-             "C-contiguous, read-only allowed. Offsets and indptr are checked here, entries when they are copied.\n"
+             "C-contiguous, but for rows without offsets, which may be any view; read-only allowed.\n"
+             "Offsets and indptr are checked here, entries when they are copied.\n"
              "seals: arrays of 8 bytes each, at the end of every file that the others are mapped from: they are\n"
              "looked at again after each copy, as a file that is cut in the middle of a page reads as zeros to its end.\n"
              "ValueError or TypeError names the stream; then nothing was changed.")

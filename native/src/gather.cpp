@@ -160,6 +160,89 @@ void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_b
     }
 }
 
+// ---- rows that are views --------------------------------------------------------------------------------
+
+RowLayout RowLayout::of(const std::size_t* shape, const std::ptrdiff_t* strides, std::size_t dims,
+                        std::size_t item_bytes) {
+    RowLayout layout{strides[0], item_bytes, {}};
+    for (std::size_t axis = dims; axis-- > 1;) {
+        if (shape[axis] == 1) continue;
+        const bool follows = strides[axis] == static_cast<std::ptrdiff_t>(layout.run_bytes);
+        if (layout.axes.empty() && follows)
+            layout.run_bytes *= shape[axis];
+        else
+            layout.axes.insert(layout.axes.begin(), Axis{shape[axis], strides[axis]});
+    }
+    return layout;
+}
+
+template <std::size_t kBytes>
+static std::byte* copy_runs(const std::byte* from, const RowLayout::Axis& axis, std::size_t, std::byte* out) {
+    for (std::size_t i = 0; i < axis.count; ++i, out += kBytes, from += axis.stride) std::memcpy(out, from, kBytes);
+    return out;
+}
+
+static std::byte* copy_any_runs(const std::byte* from, const RowLayout::Axis& axis, std::size_t run_bytes,
+                                std::byte* out) {
+    for (std::size_t i = 0; i < axis.count; ++i, out += run_bytes, from += axis.stride)
+        std::memcpy(out, from, run_bytes);
+    return out;
+}
+
+using CopyRuns = std::byte* (*)(const std::byte*, const RowLayout::Axis&, std::size_t, std::byte*);
+
+static CopyRuns run_copier(std::size_t run_bytes) {
+    switch (run_bytes) {
+        case 1: return copy_runs<1>;
+        case 2: return copy_runs<2>;
+        case 4: return copy_runs<4>;
+        case 8: return copy_runs<8>;
+        default: return copy_any_runs;
+    }
+}
+
+// One row; `axis` is the first of its axes that is left.
+static std::byte* copy_row(const std::byte* from, const RowLayout& layout, std::size_t axis, CopyRuns copy,
+                           std::byte* out) {
+    const RowLayout::Axis& here = layout.axes[axis];
+    if (axis + 1 == layout.axes.size()) return copy(from, here, layout.run_bytes, out);
+    for (std::size_t i = 0; i < here.count; ++i, from += here.stride) out = copy_row(from, layout, axis + 1, copy, out);
+    return out;
+}
+
+void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
+                       std::size_t begin, std::size_t end) {
+    if (row_bytes == 0) return;
+    const CopyBlock copy = copier(row_bytes);
+    const std::byte* from[kBlock];
+    for (std::size_t at = begin; at < end; at += kBlock) {
+        const std::size_t n = std::min(kBlock, end - at);
+        bool whole = true;
+        for (std::size_t i = 0; i < n; ++i) {
+            const DenseSource& source = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]];
+            const std::int64_t index = picks.index[at + i];
+            if (source.layout == nullptr) {
+                from[i] = source.rows + static_cast<std::size_t>(index) * row_bytes;
+            } else {
+                from[i] = source.rows + static_cast<std::ptrdiff_t>(index) * source.layout->row_stride;
+                whole &= source.layout->axes.empty();
+            }
+        }
+        if (whole) {
+            copy(from, n, row_bytes, out + at * row_bytes);
+            continue;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+            const RowLayout* layout = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]].layout;
+            std::byte* const to = out + (at + i) * row_bytes;
+            if (layout == nullptr || layout->axes.empty())
+                std::memcpy(to, from[i], row_bytes);
+            else
+                copy_row(from[i], *layout, 0, run_copier(layout->run_bytes), to);
+        }
+    }
+}
+
 // ---- ragged ---------------------------------------------------------------------------------------------
 
 static inline std::size_t slot_of(const Picks& picks, std::size_t i) {

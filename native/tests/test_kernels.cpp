@@ -91,6 +91,17 @@ static void test_cntk() {
     }
 }
 
+static void test_cntk_numbers() {
+    for (int round = 0; round < 20; ++round) {
+        const auto first = static_cast<std::uint64_t>(below(1000));
+        const auto count = static_cast<std::size_t>(below(1000));
+        Exact<std::uint64_t> all(static_cast<std::size_t>(first) + count), part(count);
+        cntk_numbers(7, 0, all.size, all.get());
+        cntk_numbers(7, first, count, part.get());
+        CHECK(std::equal(part.get(), part.get() + count, all.get() + first));
+    }
+}
+
 static void test_locate() {
     for (int round = 0; round < 200; ++round) {
         const auto slots = static_cast<std::size_t>(1 + below(40));
@@ -178,6 +189,64 @@ static void test_gather() {
                 index[n - 1] = kept;
                 slots[0] = num_slots;
                 CHECK(first_bad_pick(picks, sequences, num_slots) == 0);
+            }
+        }
+    }
+}
+
+// Views of a block of 5 x 4 x 6 items: the axes in any order, each cut, with steps, turned round or windowed.
+static void test_strided() {
+    for (const std::size_t item : {1u, 2u, 3u, 4u, 8u, 12u}) {
+        for (int round = 0; round < 200; ++round) {
+            const std::ptrdiff_t counts[] = {5, 4, 6};
+            Exact<std::byte> block(5 * 4 * 6 * item);
+            for (std::size_t b = 0; b < block.size; ++b) block[b] = static_cast<std::byte>(below(256));
+            std::size_t shape[3];
+            std::ptrdiff_t strides[3], first = 0;
+            for (std::size_t axis = 0; axis < 3; ++axis) {
+                const auto which = (axis + static_cast<std::size_t>(round)) % 3;
+                const std::ptrdiff_t full = (which == 0 ? 24 : which == 1 ? 6 : 1) * static_cast<std::ptrdiff_t>(item);
+                const std::ptrdiff_t step = 1 + below(2);
+                shape[axis] = static_cast<std::size_t>((counts[which] + step - 1) / step);
+                strides[axis] = full * step;
+                if (below(3) == 0) {
+                    first += strides[axis] * static_cast<std::ptrdiff_t>(shape[axis] - 1);
+                    strides[axis] = -strides[axis];
+                } else if (below(4) == 0) {
+                    strides[axis] = 0;
+                }
+            }
+            const RowLayout layout = RowLayout::of(shape, strides, 3, item);
+            const std::size_t row_bytes = shape[1] * shape[2] * item;
+            const auto rows = static_cast<std::int64_t>(shape[0]);
+            Exact<std::byte> plain(shape[0] * row_bytes);
+            for (std::size_t b = 0; b < plain.size; ++b) plain[b] = static_cast<std::byte>(below(256));
+            const DenseSource sources[] = {{block.get() + first, nullptr, rows, &layout},
+                                           {plain.get(), nullptr, rows, nullptr}};
+            const auto n = static_cast<std::size_t>(below(700));
+            Exact<std::uint32_t> slots(n);
+            Exact<std::int64_t> index(n);
+            for (std::size_t i = 0; i < n; ++i) {
+                slots[i] = round % 2 == 0 ? 0 : static_cast<std::uint32_t>(below(2));
+                index[i] = below(rows);
+            }
+            const Picks picks{slots.get(), index.get(), n};
+            Exact<std::byte> out(n * row_bytes);
+            copy_strided_rows(picks, sources, row_bytes, out.get(), 0, n / 3);
+            copy_strided_rows(picks, sources, row_bytes, out.get(), n / 3, n);
+            for (std::size_t i = 0; i < n; ++i) {
+                const std::byte* got = out.get() + i * row_bytes;
+                if (slots[i] == 1) {
+                    CHECK(std::memcmp(got, plain.get() + static_cast<std::size_t>(index[i]) * row_bytes, row_bytes) == 0);
+                    continue;
+                }
+                for (std::size_t a = 0; a < shape[1]; ++a)
+                    for (std::size_t b = 0; b < shape[2]; ++b, got += item)
+                        CHECK(std::memcmp(got,
+                                          block.get() + first + index[i] * strides[0] +
+                                              static_cast<std::ptrdiff_t>(a) * strides[1] +
+                                              static_cast<std::ptrdiff_t>(b) * strides[2],
+                                          item) == 0);
             }
         }
     }
@@ -332,8 +401,10 @@ static void test_pad() {
 int main() {
     test_permutations();
     test_cntk();
+    test_cntk_numbers();
     test_locate();
     test_gather();
+    test_strided();
     test_sparse();
     test_damage();
     test_entries();

@@ -117,6 +117,83 @@ def test_gather(dense, sparse, sizes, n, by_slot, seed):
         same(value, expected)
 
 
+@st.composite
+def views(draw):
+    """An array whose rows are a view of another: cut, stepped, turned, repeated, overlapping."""
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    size = int(np.prod(shape))
+    base = rows_of(np.random.default_rng(draw(st.integers(0, 99))), size, (), dtype).reshape(shape)
+    for _ in range(draw(st.integers(0, 4))):
+        axis = draw(st.integers(0, base.ndim - 1))
+        kind = draw(st.sampled_from(["step", "turn", "swap", "repeat", "window", "cut"]))
+        if kind == "step":
+            base = base[(slice(None),) * axis + (slice(None, None, draw(st.sampled_from([1, 2, 3, -1, -2]))),)]
+        elif kind == "turn":
+            base = base.transpose(draw(st.permutations(range(base.ndim))))
+        elif kind == "swap":
+            base = base.swapaxes(0, axis)
+        elif kind == "repeat":
+            base = np.broadcast_to(base, (3, *base.shape))
+        elif kind == "window" and base.ndim < 6 and base.shape[axis]:
+            width = draw(st.integers(1, base.shape[axis]))
+            base = np.lib.stride_tricks.sliding_window_view(base, width, axis)
+        elif kind == "cut":
+            base = base[(slice(None),) * axis + (slice(draw(st.integers(0, 1)), None),)]
+    return base
+
+
+@given(st.lists(views(), min_size=1, max_size=3), st.integers(0, 30), st.integers(0, 2**32))
+@settings(max_examples=300)
+def test_rows_may_be_any_view(arrays, n, seed):
+    """Views are copied row by row from where they lie; chunks with and without strides may be mixed."""
+    rng = np.random.default_rng(seed)
+    chunks = {0: (arrays[0], None)}
+    for other in arrays[1:]:
+        if other.shape[1:] == arrays[0].shape[1:] and other.dtype == arrays[0].dtype:
+            chunks[len(chunks)] = (other, None)
+    chunks[len(chunks)] = (np.ascontiguousarray(arrays[0]), None)
+    gatherer = _native.Gatherer([False])
+    for slot, part in chunks.items():
+        gatherer.add(slot, [part])
+    filled = [slot for slot, (rows, _) in chunks.items() if len(rows)]
+    picked = rng.choice(filled, n if filled else 0) if filled else ints([])
+    index = ints([rng.integers(len(chunks[int(slot)][0])) for slot in picked])
+    expected = slow.dense(chunks, picked, index)
+    same(gatherer.gather(picked.astype(np.uint32), index)[0], expected)
+    if len(index):
+        same(gatherer.start(picked.astype(np.uint32), index).result()[0], expected)
+
+
+def test_views_are_kept_alive_and_not_copied():
+    base = np.arange(100)
+    windows = np.lib.stride_tricks.sliding_window_view(base, 10)
+    gatherer = _native.Gatherer([False])
+    gatherer.add(0, [(windows, None)])
+    base[50] = -1
+    del base, windows
+    gc.collect()
+    ((rows, _),) = gatherer.gather(None, ints([41, 0, 90]))
+    assert rows[0].tolist() == [*range(41, 50), -1]
+    assert rows[1].tolist() == list(range(10))
+    assert rows[2].tolist() == list(range(90, 100))
+    gatherer.remove(0)
+    with pytest.raises(IndexError):
+        gatherer.gather(None, ints([0]))
+
+
+def test_views_of_sequences_of_several_rows_are_refused():
+    rows = np.arange(20)[::2]
+    gatherer = _native.Gatherer([False])
+    with pytest.raises(ValueError, match="C-contiguous"):
+        gatherer.add(0, [(rows, ints([0, 10]))])
+    gatherer.add(0, [(rows, None)])
+    gatherer.add(1, [(np.arange(6), ints([0, 2, 6]))])
+    assert gatherer.gather(np.zeros(2, np.uint32), ints([3, 1]))[0][0].tolist() == [6, 2]
+    with pytest.raises(ValueError, match="contiguous rows in all chunks"):
+        gatherer.gather(np.array([0, 1], np.uint32), ints([0, 0]))
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 17, 32, 40, 63, 64, 65, 128, 200, 256, 257, 600])
 def test_every_row_size_across_blocks(width):
     rng = np.random.default_rng(width)

@@ -601,7 +601,8 @@ def as_arrays(value: Value) -> tuple[Any, ...]:
     if isinstance(value, SparseValue):
         return (value.indptr, value.indices, value.values, value._offsets)
     assert isinstance(value, DenseValue)
-    return (np.ascontiguousarray(value.rows), value._offsets)
+    rows = value.rows if value._offsets is None else np.ascontiguousarray(value.rows)
+    return (rows, value._offsets)
 
 
 def _gather(value: Value, which: ArrayLike) -> Any:

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Minibatch, Schema, Span, Unit
 from feedline.errors import DataError
 
+CHUNK_MEMORY = 2 << 30
+"""Bytes that a decoded chunk may take, unless told otherwise: a small file can say that it is a large one."""
+
 
 class ChunkInfo(NamedTuple):
     """What is known of a chunk before it is read.
@@ -212,14 +215,15 @@ def _upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterat
     taken = 0
     while until is None or taken < until.count:
         minibatch = next_minibatch()
-        if not minibatch:
+        # The attribute: an interrupt at the start of a method would lose what counts as delivered by now.
+        if minibatch._ended:
             return
+        yield minibatch
         if until is not None:
             if until.unit is Unit.SAMPLE:
                 taken += minibatch.global_samples
             else:
                 taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
-        yield minibatch
 
 
 @runtime_checkable
