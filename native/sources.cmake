@@ -12,6 +12,8 @@ set(FEEDLINE_CORE_SOURCES
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/parquet.cpp
+  native/src/shared_memory.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -19,6 +21,7 @@ set(FEEDLINE_SSE41_SOURCES
   native/src/ctf_parse_sse41.cpp)
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
+  native/src/gather_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
@@ -29,10 +32,15 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
+  native/bindings/parquet.cpp
+  native/bindings/shared_memory.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_parquet.cpp
+  native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp)

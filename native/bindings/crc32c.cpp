@@ -2,7 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <stdexcept>
+#include "buffer_view.h"
 
 #include "faults.h"
 #include "feedline/guard.h"
@@ -11,24 +11,8 @@ namespace nb = nanobind;
 
 namespace {
 
-// Any contiguous buffer: bytes, bytearray, memoryview, mmap, a numpy array of any dtype.
-class BufferView {
-public:
-    explicit BufferView(nb::handle object) {
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    ~BufferView() { PyBuffer_Release(&view_); }
-    BufferView(const BufferView&) = delete;
-    BufferView& operator=(const BufferView&) = delete;
-    const void* data() const { return view_.buf; }
-    std::size_t size() const { return static_cast<std::size_t>(view_.len); }
-
-private:
-    Py_buffer view_{};
-};
-
 std::uint32_t checksum(nb::handle data, std::uint32_t value) {
-    const BufferView view(data);
+    const feedline::bindings::BufferView view(data);
     std::uint32_t sum = 0;
     const auto work = [&] { sum = feedline::crc32c(view.data(), view.size(), value); };
     const void* unreadable;

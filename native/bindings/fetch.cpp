@@ -83,7 +83,7 @@ void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
 }
 
 std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
-                     bool direct, bool ask) {
+                     bool direct, bool ask, bool share) {
     if (size < 0) raise<nb::value_error>("expected a size of at least 0, got " + number(size));
     DiskFile::About about;
     about.path = path;
@@ -91,6 +91,7 @@ std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std
     about.mapped = reinterpret_cast<const std::byte*>(address);  // an address from Python is a number
     about.direct = direct;
     about.ask = ask;
+    about.share = share;
     if (!identity.is_none()) {
         const nb::tuple pair(nb::borrow(identity));
         about.device = nb::cast<std::uint64_t>(pair[0]);
@@ -183,14 +184,23 @@ void bind_fetch(nb::module_& m) {
             },
             "backend"_a = "any", "depth"_a = 128, "keep"_a = 0)
         .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "identity"_a.none() = nb::none(),
-             "direct"_a = true, "ask"_a = true,
+             "direct"_a = true, "ask"_a = true, "share"_a = false,
              "Open a file of `size` bytes; returns its number. address: where it is mapped as a whole, 0:\n"
              "nowhere. identity: (device, inode) that it must have. direct: read past the page cache where the\n"
              "file system can. ask: whether to ask what the page cache holds, else nothing is taken from there.\n"
+             "share: read through the page cache, for other processes that read the same.\n"
              "OSError if it cannot be opened, ESTALE where it is another file.")
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
             "Whether it is read past the page cache.")
+        .def(
+            "fail",
+            [](const Disk& self, std::int64_t file, std::uint64_t begin, std::uint64_t end, int error) {
+                file_of(self, file)->fail(begin, end, error);
+            },
+            "file"_a, "begin"_a, "end"_a, "error"_a,
+            "Make all further reads of these bytes fail with an errno, as a failing disk would; for tests, before\n"
+            "anything is read.")
         .def("held", &count_held, "file"_a, "offset"_a, "size"_a, "most"_a,
              "Pages of a range that the page cache holds, among at most `most` that are looked at, evenly\n"
              "spread. All pages are looked at in one go, so that a large `most` costs 0.05 us a page, others\n"

@@ -43,10 +43,17 @@ struct Stream {
     bool sparse = false;
     bool bools = false;          // whose bytes are looked at
     bool ever_ragged = false;
+    bool ever_strided = false;
     bool known = false;          // the first chunk fixes the fields below
     nb::object dtype;            // of rows, or of values
     nb::object row_shape;        // tuple; empty for a sparse stream
     std::size_t item_bytes = 0;  // of a row, or of a value
+};
+
+// The seals of the files that some chunks are mapped from; mostly one, and the same for many chunks.
+struct Seals {
+    std::vector<Seal> seals;
+    std::size_t slots = 0;  // that have these; with none, the place is free
 };
 
 // Everything a gather needs, immutable while one is running.
@@ -65,8 +72,26 @@ struct Table {
     std::vector<std::vector<DenseSource>> dense;    // by stream, by slot; empty for a sparse stream
     std::vector<std::vector<SparseSource>> sparse;  // the other way round
     std::vector<std::vector<nb::object>> owners;    // by slot: the arrays that the sources point into
-    std::vector<std::vector<Seal>> seals;           // by slot: of the files that the arrays are mapped from
-    bool sealed = false;                            // whether any slot ever had some
+    std::vector<std::uint32_t> sealed_by;           // by slot: a place in the next
+    std::vector<Seals> seals{Seals{}};              // the first is none at all
+
+    // The place of `wanted` in `seals`, for one more slot.
+    std::uint32_t place_of(const std::vector<Seal>& wanted) {
+        const auto same = [&](const Seals& held) {
+            return std::equal(held.seals.begin(), held.seals.end(), wanted.begin(), wanted.end(),
+                              [](const Seal& a, const Seal& b) { return a.bytes == b.bytes && a.expected == b.expected; });
+        };
+        auto at = seals.begin();
+        if (!wanted.empty()) {
+            at = std::find_if(at + 1, seals.end(), [&](const Seals& held) { return held.slots != 0 && same(held); });
+            if (at == seals.end())
+                at = std::find_if(seals.begin() + 1, seals.end(), [](const Seals& held) { return held.slots == 0; });
+            if (at == seals.end()) at = seals.emplace(at);
+            at->seals = wanted;
+        }
+        ++at->slots;
+        return static_cast<std::uint32_t>(at - seals.begin());
+    }
 };
 
 // What is wrong with what was copied, the first of each; filled by any number of threads.
@@ -84,6 +109,7 @@ struct Job {
     bool is_sparse;
     bool bools;
     std::uint32_t classes;
+    bool is_strided = false;  // some chunk's rows are views
     std::size_t item_bytes;
     const DenseSource* dense = nullptr;
     const SparseSource* sparse = nullptr;
@@ -100,22 +126,32 @@ struct Job {
             for (std::size_t at = begin; at < end; at += kLookAt) {
                 const std::size_t stop = std::min(at + kLookAt, end);
                 copy_sparse(runs.get(), item_bytes, indptr, indices, rows, at, stop);
-                const SparseRun &first = runs[at], &last = runs[stop];
-                if (!rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
-                           first.out_value, last.out_value))
-                    outcome.changed = first.indptr;
-                if (first_bad_index(indices, static_cast<std::size_t>(first.out_value),
-                                    static_cast<std::size_t>(last.out_value),
-                                    classes) < static_cast<std::size_t>(last.out_value))
-                    outcome.bad = true;
+                if (!rise(at, stop)) {
+                    std::size_t changed = at;
+                    while (changed + 1 < stop && rise(changed, changed + 1)) ++changed;
+                    outcome.changed = runs[changed].indptr;
+                }
+                const auto from_value = static_cast<std::size_t>(runs[at].out_value);
+                const auto to_value = static_cast<std::size_t>(runs[stop].out_value);
+                if (first_bad_index(indices, from_value, to_value, classes) < to_value) outcome.bad = true;
             }
         } else if (offsets != nullptr) {
             copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
             if (bools) look(static_cast<std::size_t>(offsets[begin]), static_cast<std::size_t>(offsets[end]), outcome);
         } else {
-            copy_rows(picks, dense, item_bytes, rows, begin, end);
+            if (is_strided)
+                copy_strided_rows(picks, dense, item_bytes, rows, begin, end);
+            else
+                copy_rows(picks, dense, item_bytes, rows, begin, end);
             if (bools) look(begin, end, outcome);
         }
+    }
+
+    // Whether the bounds of rows that were copied for the places [begin, end) are as they were planned.
+    bool rise(std::size_t begin, std::size_t end) const {
+        const SparseRun &first = runs[begin], &last = runs[end];
+        return rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
+                     first.out_value, last.out_value);
     }
 
     // Of rows of bools.
@@ -138,13 +174,14 @@ static void run_part(const std::vector<Job>& jobs, const Table& table, const Pic
     if (outcome.unreadable.load(std::memory_order_relaxed) != nullptr) return;
     const void* fault = guarded([&] {
         for (const Job& job : jobs) job.copy(picks, begin, end, outcome);
-        if (!table.sealed) return;
-        // Last: what was cut before it was copied is cut by now. Neighbours often share a chunk.
-        const std::vector<Seal>* before = nullptr;
+        if (table.seals.size() == 1) return;
+        // Last: what was cut before it was copied is cut by now. Neighbours mostly share a file.
+        std::uint32_t before = 0;
         for (std::size_t i = begin; i < end; ++i) {
-            const std::vector<Seal>& seals = table.seals[picks.slots == nullptr ? 0 : picks.slots[i]];
-            if (&seals == before) continue;
-            before = &seals;
+            const std::uint32_t place = table.sealed_by[picks.slots == nullptr ? 0 : picks.slots[i]];
+            if (place == before) continue;
+            before = place;
+            const std::vector<Seal>& seals = table.seals[place].seals;
             if (const std::byte* broken = first_broken(seals.data(), seals.size())) outcome.broken = broken;
         }
     });
@@ -220,6 +257,7 @@ public:
     nb::list gather(nb::handle which);
     nb::tuple found();
     std::uint64_t memory();
+    void forget();
     // One slot a run, once it is known; waits for that.
     const Table& outcome();
 
@@ -296,6 +334,8 @@ struct Arrival {
     nb::object dtype, row_shape;
     std::size_t item_bytes = 0;
     std::int64_t sequences = 0;
+    bool is_bool = false;
+    nb::capsule layout;  // owner of dense.layout, if there is one
 };
 
 }  // namespace
@@ -343,12 +383,29 @@ static nb::object checked_ndarray(const std::string& where, const char* name, nb
     return nb::borrow(array);
 }
 
+// Of rows with strides, in a capsule that owns it.
+static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
+    const nb::tuple lengths(rows.attr("shape")), strides(rows.attr("strides"));
+    std::vector<std::size_t> shape;
+    std::vector<std::ptrdiff_t> steps;
+    for (std::size_t axis = 0; axis < lengths.size(); ++axis) {
+        shape.push_back(nb::cast<std::size_t>(lengths[axis]));
+        steps.push_back(nb::cast<std::ptrdiff_t>(strides[axis]));
+    }
+    auto* layout = new RowLayout(RowLayout::of(shape.data(), steps.data(), shape.size(), item_bytes));
+    return nb::capsule(layout, [](void* p) noexcept { delete static_cast<RowLayout*>(p); });
+}
+
 static Arrival examine_dense(const std::string& where, nb::tuple value) {
     if (value.size() != 2)
         raise<nb::value_error>(where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
                                number(value.size()));
     Arrival arrival;
-    const nb::object rows = checked_ndarray(where, "rows", value[0]);
+    // Views are copied from where they lie, but for sequences of several rows, which are copied in one go.
+    const bool strided = value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) &&
+                         !nb::cast<bool>(value[0].attr("flags")["C_CONTIGUOUS"]) &&
+                         !nb::cast<bool>(value[0].attr("dtype").attr("hasobject"));
+    const nb::object rows = strided ? nb::borrow(value[0]) : checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
     if (shape.size() == 0)
         raise<nb::value_error>(where + ": expected `rows` to have at least one axis, got " + describe(rows));
@@ -358,7 +415,15 @@ static Arrival examine_dense(const std::string& where, nb::tuple value) {
     arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
     for (std::size_t axis = 1; axis < shape.size(); ++axis)
         arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
-    arrival.dense.rows = memory(rows);
+    if (strided) {
+        arrival.layout = layout_of(rows, nb::cast<std::size_t>(arrival.dtype.attr("itemsize")));
+        arrival.dense.layout = static_cast<const RowLayout*>(arrival.layout.data());
+        const nb::object place = rows.attr("__array_interface__")["data"];
+        arrival.dense.rows = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(place[nb::int_(0)]));
+    } else {
+        arrival.dense.rows = memory(rows);
+    }
+    arrival.is_bool = text(arrival.dtype.attr("kind")) == "b";
     arrival.sequences = arrival.dense.num_rows;
     if (!value[1].is_none()) {
         const Ints offsets(value[1], "offsets", {Ints::kInt64}, where);
@@ -418,7 +483,7 @@ Table& Gatherer::with_room(std::int64_t slot) {
             table.dense[s].resize(size);
     }
     table.owners.resize(size);
-    table.seals.resize(size);
+    table.sealed_by.resize(size, 0);
     table.sequences.resize(size, 0);
     table.held.resize(size, 0);
     return table;
@@ -461,6 +526,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         arrivals.push_back(is_sparse(s) ? examine_sparse(where(s), value) : examine_dense(where(s), value));
         for (const nb::handle array : value)
             if (!array.is_none()) owners.push_back(nb::borrow(array));
+        if (arrivals.back().layout.is_valid()) owners.push_back(arrivals.back().layout);
     }
 
     // The examination lets other threads run, so the table is looked at only now, and in one go.
@@ -483,6 +549,7 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
     // From here on nothing but memory can fail, and room is made before anything is set.
     Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
+    table.sealed_by[at] = table.place_of(sealed);
     for (std::size_t s = 0; s < classes_.size(); ++s) {
         Stream& stream = table.streams[s];
         const Arrival& arrival = arrivals[s];
@@ -491,16 +558,15 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
         else
             table.dense[s][at] = arrival.dense;
         stream.ever_ragged |= arrival.dense.offsets != nullptr || arrival.sparse.offsets != nullptr;
+        stream.ever_strided |= arrival.dense.layout != nullptr;
         if (stream.known) continue;
         stream.known = true;
         stream.dtype = arrival.dtype;
-        stream.bools = bools_ && text(arrival.dtype.attr("kind")) == "b";
+        stream.bools = bools_ && arrival.is_bool;
         stream.row_shape = arrival.row_shape;
         stream.item_bytes = arrival.item_bytes;
     }
     table.owners[at] = std::move(owners);
-    table.sealed |= !sealed.empty();
-    table.seals[at] = std::move(sealed);
     table.sequences[at] = arrivals[0].sequences;
     table.held[at] = 1;
 }
@@ -509,6 +575,8 @@ void Gatherer::remove(std::int64_t slot) {
     must_hold(slot);
     Table& table = writable();
     table.held[slot] = 0;
+    --table.seals[table.sealed_by[slot]].slots;
+    table.sealed_by[slot] = 0;
     table.sequences[slot] = 0;
     for (auto& sources : table.dense)
         if (!sources.empty()) sources[slot] = DenseSource{};
@@ -591,6 +659,7 @@ static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb:
         }
         return;
     }
+    if (!job.bools) return;
     const std::size_t row = job.item_bytes;
     const auto start = [&](std::size_t place) {
         return (job.offsets == nullptr ? place : static_cast<std::size_t>(job.offsets[place])) * row;
@@ -617,7 +686,7 @@ static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs,
     if (const void* address = outcome.changed.load()) raise_fault("changed", address_of(address));
     nb::list found;
     for (std::size_t s = 0; s < jobs.size(); ++s) list_bad(jobs[s], picks, s, found);
-    raise_fault("BadEntries", result, found);
+    raise_fault("BadEntriesError", result, found);
 }
 
 static void check_picks(const Table& table, const Picks& picks) {
@@ -648,7 +717,11 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
             if (ragged && n != 0) ragged = any_ragged(picks, job.sparse);
         } else {
             job.dense = table->dense[s].data();
+            job.is_strided = stream.ever_strided;
             if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
+            if (ragged && job.is_strided)
+                raise<nb::value_error>("stream " + number(s) + ": expected contiguous rows in all chunks, as some have "
+                                       "sequences of several, got views with strides");
         }
         nb::object offsets = nb::none();
         if (ragged) {
@@ -658,9 +731,10 @@ static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
         const auto refuse_source = [&](std::ptrdiff_t fault) {
             const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
             const std::int64_t index = picks.index[fault];
-            const std::int64_t* bounds =
-                stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
-            raise_fault("changed", address_of(bounds != nullptr ? bounds + index : job.sparse[slot].indptr + index));
+            const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
+            if (bounds == nullptr && stream.sparse) bounds = job.sparse[slot].indptr;
+            // Without bounds it is the last row that passes the total.
+            raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
         };
         if (stream.sparse) {
             job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
@@ -829,7 +903,7 @@ Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, 
                 base->dense[s].push_back(table_->dense[s][slot]);
         }
         base->owners.push_back(table_->owners[slot]);
-        base->seals.push_back(table_->seals[slot]);
+        base->sealed_by.push_back(base->place_of(table_->seals[table_->sealed_by[slot]].seals));
     }
     std::vector<StageWork::Stream> streams = stage_streams(*base);
     for (std::size_t s = 0; s < streams.size(); ++s) {
@@ -876,8 +950,7 @@ void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
             table.dense[s][at] = from.dense[s][k];
     }
     table.owners[at].assign(1, nb::borrow(staged));
-    table.seals[at] = from.seals[k];
-    table.sealed |= !from.seals[k].empty();
+    table.sealed_by[at] = table.place_of(from.seals[from.sealed_by[k]].seals);
     table.sequences[at] = from.sequences[k];
     table.held[at] = 1;
 }
@@ -900,9 +973,11 @@ const Table& Staged::outcome() {
     disk().disk_bytes += work_->disk_bytes();
     auto outcome = std::make_shared<Table>(std::vector<std::int64_t>());
     outcome->streams = base_->streams;
-    // What was left in its file is looked at as ever; a seal that is looked at in vain costs next to nothing.
-    for (const std::uint32_t slot : slots_) outcome->seals.push_back(base_->seals[slot]);
-    outcome->sealed = std::any_of(base_->seals.begin(), base_->seals.end(), [](const auto& s) { return !s.empty(); });
+    // What was left in its file may still be cut there; what is in memory is safe.
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const std::uint32_t place = work_->in_place(i) ? base_->sealed_by[slots_[i]] : 0;
+        outcome->sealed_by.push_back(outcome->place_of(base_->seals[place].seals));
+    }
     outcome->held.assign(work_->picks(), 1);
     for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
     for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
@@ -932,6 +1007,12 @@ nb::tuple Staged::found() {
 std::uint64_t Staged::memory() {
     outcome();
     return work_->memory();
+}
+
+void Staged::forget() {
+    outcome();
+    nb::gil_scoped_release released;
+    work_->forget();
 }
 
 nb::list Staged::gather(nb::handle which) {
@@ -1036,6 +1117,38 @@ static std::int64_t bounds_end(nb::handle array, const std::string& name) {
     return end;
 }
 
+static std::int64_t py_first_uneven(nb::handle offsets, nb::handle lengths) {
+    const Ints bounds(offsets, "offsets", {Ints::kInt64}, "first_uneven");
+    const Ints wanted(lengths, "lengths", {Ints::kInt32}, "first_uneven");
+    if (bounds.size() != wanted.size() + 1)
+        raise<nb::value_error>("expected one more offset than lengths, got " + number(bounds.size()) + " and " +
+                               number(wanted.size()));
+    std::ptrdiff_t found = -1;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] { found = first_uneven(bounds.int64(), wanted.int32(), wanted.size()); });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found;
+}
+
+static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
+    const Ints indices(array, "indices", {Ints::kInt32}, "first_bad_index");
+    const std::int64_t classes = classes_of(number);
+    if (classes == kDense) throw nb::type_error("expected a number of classes, got None");
+    std::size_t found = 0;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] {
+            found = first_bad_index(indices.int32(), 0, indices.size(), static_cast<std::uint32_t>(classes));
+        });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found == indices.size() ? -1 : static_cast<std::int64_t>(found);
+}
+
 static nb::object copied(nb::handle array) {
     const nb::object from = checked_ndarray("copied", "array", array);
     const nb::object out = numpy().empty(from.attr("shape"), from.attr("dtype"));
@@ -1074,6 +1187,8 @@ void bind_gather(nb::module_& m) {
              "returns them. ValueError for a run that could not be read.")
         .def("found", &Staged::found,
              "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def("forget", &Staged::forget,
+             "Have the page cache drop what was read through it for other processes (files that are shared).")
         .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
         .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
@@ -1099,7 +1214,8 @@ void bind_gather(nb::module_& m) {
              "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of\n"
              "fixed size; sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz],\n"
              "offsets). offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
-             "C-contiguous, read-only allowed. Offsets and indptr are checked here, entries when they are copied.\n"
+             "C-contiguous, but for rows without offsets, which may be any view; read-only allowed.\n"
+             "Offsets and indptr are checked here, entries when they are copied.\n"
              "seals: arrays of 8 bytes each, at the end of every file that the others are mapped from: they are\n"
              "looked at again after each copy, as a file that is cut in the middle of a page reads as zeros to its end.\n"
              "ValueError or TypeError names the stream; then nothing was changed.")
@@ -1117,7 +1233,7 @@ void bind_gather(nb::module_& m) {
              "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
              "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
              "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
-             "or changed; BadEntries (feedline.data.faults), which holds the arrays, for indices out of range.")
+             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range.")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
@@ -1142,6 +1258,11 @@ void bind_gather(nb::module_& m) {
     m.def("bounds_end", &bounds_end, "bounds"_a, "name"_a,
           "The last entry of int64[n + 1] that begin at 0 and never fall. ValueError, which calls them `name`, where\n"
           "they do; DataError as copied().");
+    m.def("first_bad_index", &py_first_bad_index, "indices"_a, "classes"_a,
+          "Place of the first of int32[n] indices that is not in [0, classes), or -1. DataError as copied().");
+    m.def("first_uneven", &py_first_uneven, "offsets"_a, "lengths"_a,
+          "Place of the first of int32[n] lengths that is not the difference of two neighbours in int64[n + 1]\n"
+          "offsets, or -1. DataError as copied().");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

@@ -10,8 +10,10 @@ void bind_gather(nb::module_& m);
 void bind_crc32c(nb::module_& m);
 void bind_ctf(nb::module_& m);
 void bind_merge(nb::module_& m);
+void bind_parquet(nb::module_& m);
 void bind_tensors(nb::module_& m);
 void bind_quantize(nb::module_& m);
+void bind_shared_memory(nb::module_& m);
 
 NB_MODULE(_native, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
@@ -23,6 +25,8 @@ NB_MODULE(_native, m) {
     bind_crc32c(m);
     bind_ctf(m);
     bind_merge(m);
+    bind_parquet(m);
     bind_tensors(m);
     bind_quantize(m);
+    bind_shared_memory(m);
 }

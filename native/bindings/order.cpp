@@ -124,6 +124,14 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
     return out;
 }
 
+static nb::object py_cntk_numbers(std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
+    nb::object out = new_array(count, numpy().uint64);
+    auto* data = data_of<std::uint64_t>(out);
+    nb::gil_scoped_release released;
+    cntk_numbers(seed, first, count, data);
+    return out;
+}
+
 void bind_order(nb::module_& m) {
     m.def("hash_key", &py_hash_key, "words"_a,
           "Hash integers in 0 … 2**64-1 into a 64-bit key. ValueError outside that range.");
@@ -146,4 +154,6 @@ void bind_order(nb::module_& m) {
           "at t.\n\n"
           "counts, window_begin, window_end: int64[chunks], by randomised chunk position; a window must\n"
           "hold its own position, and windows must ascend, else ValueError.");
+    m.def("cntk_numbers", &py_cntk_numbers, "seed"_a, "first"_a, "count"_a,
+          "Numbers first … first+count-1 of mt19937_64 from a seed, uint64[count].");
 }

@@ -118,13 +118,13 @@ static bool may_ask(const std::string& path, const struct stat& about) {
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask) {
+DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask), share_(about.share) {
     const auto fail = [&](int error) {
         if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
     };
 #ifdef O_DIRECT
-    if (about.direct) fd_ = open_file(path_, O_DIRECT);
+    if (about.direct && !share_) fd_ = open_file(path_, O_DIRECT);
     direct_ = fd_ >= 0;
 #endif
     if (fd_ < 0) fd_ = open_file(path_, 0);
@@ -212,6 +212,15 @@ void DiskFile::read_ahead(std::uint64_t begin, std::uint64_t end) const {
         posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
 }
 
+int DiskFile::fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) const {
+    for (const Bad& bad : bad_) {
+        if (begin >= bad.end || bad.begin >= end) continue;
+        at = std::max(begin, bad.begin);
+        return bad.error;
+    }
+    return 0;
+}
+
 void DiskFile::drop(std::uint64_t offset, std::uint64_t bytes) const {
     const int fd = plain();
     if (fd >= 0) posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
@@ -234,6 +243,7 @@ int read_plain(const DiskFile& file, std::uint64_t offset, std::size_t size, std
     const int fd = file.plain();
     at = offset;
     if (fd < 0) return errno == 0 ? EBADF : errno;
+    if (const int error = file.fails(offset, offset + size, at)) return error;
     while (at < offset + size) {
         const ssize_t got = pread(fd, to + (at - offset), offset + size - at, static_cast<off_t>(at));
         if (got < 0 && errno == EINTR) continue;
@@ -309,10 +319,11 @@ void RangeWork::next(std::vector<Read>& reads) {
         const Read& read = reads[i];
         const Range& range = ranges_[k];
         // What the page cache held before was somebody's, and stays.
-        if (!range.file->direct() && read.from_disk) range.file->drop(read.offset, read.size);
+        if (!range.file->direct() && !range.file->shared() && read.from_disk)
+            range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
         const std::uint64_t to = std::min(read.offset + read.size, range.offset + range.size);
-        if (read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= to) continue;
+        if (came(*range.file, read, to)) continue;
         std::uint64_t at;
         const int error = read_plain(*range.file, from, to - from, read.to + (from - read.offset), at);
         if (error != 0 && (results_[k].error == 0 || at < results_[k].at)) {

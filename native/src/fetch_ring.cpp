@@ -33,7 +33,16 @@ static bool can_read(int ring) {
 
 std::unique_ptr<Ring> Ring::open(unsigned depth) {
     io_uring_params params{};
-    const long fd = syscall(__NR_io_uring_setup, depth, &params);
+    long fd = -1;
+#ifdef IORING_SETUP_COOP_TASKRUN
+    // Reads that end do not interrupt the thread: it looks when it waits for them anyway. Since 5.19.
+    params.flags = IORING_SETUP_COOP_TASKRUN;
+    fd = syscall(__NR_io_uring_setup, depth, &params);
+#endif
+    if (fd < 0) {
+        params = {};
+        fd = syscall(__NR_io_uring_setup, depth, &params);
+    }
     if (fd < 0) return nullptr;
     std::unique_ptr<Ring> ring(new Ring);
     ring->fd_ = static_cast<int>(fd);

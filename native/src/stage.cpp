@@ -10,8 +10,10 @@ namespace feedline {
 
 // Two pieces of a file this close are read in one go: the bytes between cost less than another request.
 constexpr std::uint64_t kGapBytes = 16 << 10;
-// Pieces are looked at together up to this length.
+// Pieces are looked at together up to this length, and if they are this close: asking for a page between two costs a
+// twentieth of asking twice.
 constexpr std::uint64_t kRunBytes = 1 << 20;
+constexpr std::uint64_t kLookBytes = 128 << 10;
 // What is read around a small piece that is to be kept, in both directions.
 constexpr std::uint64_t kAroundBytes = 128 << 10;
 
@@ -26,7 +28,8 @@ StageWork::StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_
       counts_(runs.counts, runs.counts + (runs.counts == nullptr ? 0 : runs.count)),
       files_(std::move(files)),
       pool_(std::move(pool)),
-      outcome_(streams_.size()) {
+      outcome_(streams_.size()),
+      in_place_(runs.count, 0) {
     const std::size_t n = slots_.size();
     const Picks picks{slots_.data(), index_.data(), n};
     for (std::size_t s = 0; s < streams_.size(); ++s) {
@@ -148,7 +151,7 @@ void StageWork::find(std::vector<Read>& reads) {
         std::uint64_t end = end_of(candidates_[a]);
         std::size_t b = a + 1;
         while (b < candidates_.size() && candidates_[b].file == candidates_[a].file &&
-               candidates_[b].offset <= end + kGapBytes && end_of(candidates_[b]) <= begin + kRunBytes)
+               candidates_[b].offset <= end + kLookBytes && end_of(candidates_[b]) <= begin + kRunBytes)
             end = std::max(end, end_of(candidates_[b++]));
         held.assign((up(end) - begin) / kFetchAlign, 0);
         if (file.tells()) file.held(begin, held.size(), held.data());
@@ -230,16 +233,22 @@ void StageWork::settle(const std::vector<Read>& reads) {
         std::uint64_t whole = extent.offset;  // up to here everything came
         for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
             const Read& read = reads[r];
-            if (whole == read.offset) whole += static_cast<std::uint64_t>(std::max<std::int64_t>(read.got, 0));
+            if (whole == read.offset && read.got > 0)
+                whole += static_cast<std::uint64_t>(read.got);
             // What the page cache held before was somebody's, and stays.
-            if (!file.direct() && !extent.keep && read.from_disk) file.drop(read.offset, read.size);
+            if (file.direct() || extent.keep || !read.from_disk) continue;
+            if (file.shared())
+                shared_.push_back({extent.file, read.offset, read.size});
+            else
+                file.drop(read.offset, read.size);
         }
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
             if (want.got != nullptr) continue;  // it was in memory all the time
             const std::uint64_t offset = candidates_[c].offset;
             std::byte* place = extent.to + (offset - extent.offset);
-            if (offset + want.bytes > whole) {
+            std::uint64_t bad;
+            if (offset + want.bytes > whole || file.fails(offset, offset + want.bytes, bad) != 0) {
                 // What failed may have been a neighbour: each is tried alone before it is given up.
                 std::uint64_t at;
                 const int error = read_plain(file, offset, want.bytes, place, at);
@@ -254,9 +263,15 @@ void StageWork::settle(const std::vector<Read>& reads) {
     extents_.clear();
 }
 
+void StageWork::forget() const {
+    for (const Shared& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
+}
+
 void StageWork::take() {
-    for (const Want& want : wants_)
+    for (const Want& want : wants_) {
+        if (want.got == want.at && want.bytes != 0) in_place_[want.pick] = 1;
         if (want.got != nullptr || want.bytes == 0) take_one(want);
+    }
 }
 
 void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_t at) {

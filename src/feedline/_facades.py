@@ -7,6 +7,9 @@ and tests hold it against the modules.
 `install` makes ``import OLD`` mean the façade, in this process only. A finder stands before all others and answers for
 ``OLD`` and what is below it with the façade's modules themselves, so that a class has one identity under both names.
 Nothing is written anywhere.
+
+A name that is absent is an AttributeError, for `hasattr`; of ``from OLD import NAME`` Python would keep no more than
+that there is none. So it asks the finder, as for any name that might be a module, and the finder has the sentence.
 """
 
 from __future__ import annotations
@@ -57,20 +60,35 @@ def alike(names: str, sentence: str) -> dict[str, str]:
 
 
 class Alias(MetaPathFinder, Loader):
-    """Finds ``old.x`` where ``feedline.old.x`` is."""
+    """Finds ``old.x`` where ``feedline.old.x`` is.
 
-    def __init__(self, old: str) -> None:
-        self.old = old
+    Args:
+        old: name of the package.
+        tables: what of it is absent, by module.
+    """
+
+    def __init__(self, old: str, tables: Mapping[str, Names]) -> None:
+        self.old, self.tables = old, tables
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """See `importlib.abc.MetaPathFinder`.
+
+        Raises:
+            ImportError: a name that is absent was imported from a module, with what to use.
+            ModuleNotFoundError: there is no such module.
+        """
+        module, _, name = fullname.removeprefix("feedline.").rpartition(".")
+        absent = module in self.tables and name in self.tables[module].absent
+        if absent and fullname.startswith("feedline."):
+            raise ImportError(str(explain(self.tables, module, name)), name=fullname)
         if fullname != self.old and not fullname.startswith(f"{self.old}."):
             return None
-        if find_spec(f"feedline.{fullname}") is None:
+        if absent or find_spec(f"feedline.{fullname}") is None:
+            instead = f": {self.tables[module].absent[name]}" if absent else ""
             raise ModuleNotFoundError(
-                f"feedline has no {fullname}; docs/compat/{self.old}.md lists what is there", name=fullname
+                f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is there", name=fullname
             )
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -91,6 +109,14 @@ class Alias(MetaPathFinder, Loader):
         below = f"{module.__name__}."
         for name in [name for name in sys.modules if name.startswith(below)]:
             sys.modules.setdefault(name.removeprefix("feedline."), sys.modules[name])
+            _searched(sys.modules[name])
+        _searched(module)
+
+
+def _searched(module: ModuleType) -> None:
+    """Names that are imported from it, and are not there, are looked for by finders, too."""
+    if not hasattr(module, "__path__"):
+        module.__path__ = []
 
 
 def install(old: str) -> None:
@@ -106,5 +132,6 @@ def install(old: str) -> None:
             f"{getattr(loaded, '__file__', 'elsewhere')}; call feedline.{old}.install() first"
         )
     if not any(isinstance(finder, Alias) and finder.old == old for finder in sys.meta_path):
-        sys.meta_path.insert(0, Alias(old))
+        tables = importlib.import_module(f"feedline.{old}._names").NAMES
+        sys.meta_path.insert(0, Alias(old, tables))
     importlib.import_module(old)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import json
 
 import pytest
 
 import feedline as fl
+from tests.docs.pages import ROOT
+
+# Public names of CNTK 2.7 and MXNet 1.9.1, by module.
+ORIGINAL = json.loads((ROOT / "tests" / "fixtures" / "names_of_the_originals.json").read_text("utf-8"))
 
 
 def module_of(name):
@@ -46,6 +51,21 @@ def check_absent(name, names):
         with pytest.raises(fl.CompatError, match=f"{name}.{entry} is not there"):
             function = getattr(module, entry)
             function(*[None] * required(function))  # readers can be imported, and say so when they are called
+
+
+def check_original(name, names):
+    """Every public name of the original's module is one of ours, or in the table."""
+    module = module_of(name)
+    known = {*there(names), *names.absent}
+    assert [n for n in ORIGINAL[name] if n not in known and not hasattr(module, n)] == []
+
+
+def check_no_attribute(name, names):
+    """`hasattr` and `getattr`'s default work, also for what can be imported and says so when it is called."""
+    module, other = module_of(name), object()
+    for entry in names.absent:
+        found = getattr(module, entry, other)
+        assert found is other or not hasattr(module, entry) or callable(found)
 
 
 def required(function):

@@ -22,6 +22,7 @@ from tests.compat.logistic import Logistic, error, loss, open_source, streams_of
 from tests.docs.pages import IMPORTED_FROM, ROOT  # noqa: E402
 
 ROWS = 40
+FIRST = ROOT / "tests" / "fixtures" / "cntk_v1"
 
 
 class Dropped(Logistic):
@@ -223,6 +224,29 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, damage):
             trained(path, name)
 
 
+@pytest.mark.parametrize("damage", [damage_truncated, damage_a_tensor, damage_the_state, damage_foreign])
+def test_a_damaged_newest_is_passed_over(tmp_path, caplog, capsys, damage):
+    """Of several that were kept the newest whole one is used, and the others are named; without any it says so."""
+    path, name = text(tmp_path), tmp_path / "run" / "m"
+    whole = trained(path, tmp_path / "whole", frequency=20)
+    trained(path, name, frequency=20, preserve_all=True, max_samples=20)
+    trained(path, name, frequency=20, preserve_all=True, max_samples=60)
+    kept = {load_state(p)["trainer"]["learners"][0]["samples"]: p for p in name.parent.glob("*.ckp")}
+    newest = [p for p in name.parent.glob("*.ckp") if load_state(p) == load_state(kept[60])]
+    for damaged in newest:
+        content = damaged.read_bytes()
+        damage(damaged) if damage is not damage_the_state else damaged.write_bytes(content.replace(b": 60", b": 70"))
+    capsys.readouterr()
+    last = trained(path, name, frequency=20, preserve_all=True)
+    assert f"from the checkpoint '{kept[40].with_suffix('')}'" in capsys.readouterr().err
+    assert all(str(damaged) in caplog.text for damaged in newest)
+    assert weights(last) == weights(whole)
+    for damaged in name.parent.glob("*.ckp"):
+        damaged.write_bytes(b"torn")
+    with pytest.raises(RuntimeError, match=r"\.ckp"):
+        trained(path, name, preserve_all=True)
+
+
 def test_another_model_is_refused(tmp_path):
     trainer_of().save_checkpoint(str(tmp_path / "m"))
     model = torch.nn.Linear(2, 3)
@@ -330,3 +354,35 @@ def test_killed_at_every_step_of_saving(tmp_path):
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) >= 6 * 4  # several calls a checkpoint, several checkpoints
     assert not list(Path(tmp_path).rglob("*.tmp"))
+
+
+# ---- of a version before ----------------------------------------------------------------------------
+
+# Parameters three updates after the checkpoint, by the version that wrote it, first layer first.
+THEN = [
+    [-0.436051, -0.288896, -0.132533, -0.009236, 0.131498, 0.283356, 0.419827, 0.54718, 0.688107],
+    [-0.301404, -0.151066, 0.017993],
+    [-0.164614, -0.009551, 0.150275, 0.284685, 0.414671, 0.557896, 0.733924, 0.841982, 0.969079],
+    [0.066744, 0.142472, 0.236255],
+]
+
+
+@pytest.mark.parametrize("order", ["of the function", "of the script"])
+def test_a_checkpoint_of_the_first_version_goes_on(order, tmp_path):
+    """Both layers have one shape: only the order tells whose momentum is whose."""
+    for suffix in ("", ".ckp"):
+        (tmp_path / f"m{suffix}").write_bytes((FIRST / f"two_layers{suffix}").read_bytes())
+    x, y = C.input_variable(3, name="x"), C.input_variable(3, name="y")
+    z = C.layers.Sequential([C.layers.Dense(3, activation=C.tanh), C.layers.Dense(3)])(x)
+    later, first = z.parameters[:2], z.parameters[2:]
+    given = z.parameters if order == "of the function" else [*first, *later]
+    trainer = C.Trainer(z, (C.squared_error(z, y), None), [C.momentum_sgd(given, 0.1, 0.9)])
+    trainer.restore_from_checkpoint(str(tmp_path / "m"))
+    for i in range(3, 6):
+        rng = np.random.RandomState(i)
+        trainer.train_minibatch({x: rng.rand(4, 3).astype(np.float32), y: rng.rand(4, 3).astype(np.float32)})
+    for parameter, then in zip([*first, *later], THEN, strict=True):
+        np.testing.assert_allclose(parameter.value.ravel(), then, atol=2e-6)
+    trainer.save_checkpoint(str(tmp_path / "n"))
+    assert load_state(tmp_path / "n.ckp")["version"] == 2
+    trainer.restore_from_checkpoint(str(tmp_path / "n"))

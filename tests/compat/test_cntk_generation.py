@@ -113,7 +113,7 @@ def test_attention_is_that_of_its_parameters():
     for p in z.parameters:
         p.value = p.value + np.float32(rng.uniform(0, 0.5, p.shape))
     K, Q, v = (next(p.value for p in z.parameters if p.shape == s) for s in ((3, 4), (2, 4), (4, 1)))
-    final, key, query, inner = (np.log1p(np.exp(4 * p.value)) / 4 for p in z.parameters if p.shape == ())
+    final, inner, query, key = (np.log1p(np.exp(4 * p.value)) / 4 for p in z.parameters if p.shape == ())
     encoded, decoded = (
         [np.float32(rng.uniform(-1, 1, (n, k))) for n in lengths] for lengths, k in (((4, 2), 3), ((1, 3), 2))
     )

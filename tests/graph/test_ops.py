@@ -14,6 +14,7 @@ from feedline.graph.compile import Network
 from feedline.graph.registry import OPS
 from tests.graph import worlds
 from tests.graph.worlds import LENGTHS, draw, given, packed, run, sample, weights
+from tests.oracles import criteria
 from tests.oracles import network as oracle
 
 
@@ -45,7 +46,7 @@ TWINS = {
 }  # fmt: skip
 STEPS = {
     "floor": np.floor, "ceil": np.ceil, "round": lambda x: np.floor(x + 0.5), "sign": np.sign,
-    "element_not": lambda x: (x == 0).astype(float), "stop_gradient": lambda x: x,
+    "element_not": lambda x: (x <= 0).astype(float), "stop_gradient": lambda x: x,
 }  # fmt: skip
 PAIRS = {
     "plus": np.add, "minus": np.subtract, "element_times": np.multiply, "element_divide": np.divide, "pow": np.power,
@@ -54,8 +55,8 @@ PAIRS = {
 }  # fmt: skip
 TRUTHS = {
     "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
-    "greater": np.greater, "greater_equal": np.greater_equal, "element_and": np.logical_and,
-    "element_or": np.logical_or, "element_xor": np.logical_xor,
+    "greater": np.greater, "greater_equal": np.greater_equal, "element_and": lambda a, b: (a > 0) & (b > 0),
+    "element_or": lambda a, b: (a > 0) | (b > 0), "element_xor": lambda a, b: (a > 0) ^ (b > 0),
 }  # fmt: skip
 OVER = {
     "reduce_sum": np.sum, "reduce_mean": np.mean, "reduce_max": np.max, "reduce_min": np.min, "reduce_prod": np.prod,
@@ -84,7 +85,12 @@ CASES = [
     Case("elu", [((3,), "s")], lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), {"alpha": 0.5}),
     Case("leaky_relu", [((3,), "s")], lambda x: np.where(x > 0, x, 0.2 * x), {"alpha": 0.2}),
     Case("hard_sigmoid", [((3,), "s")], lambda x: np.clip(0.3 * x + 0.5, 0, 1), {"alpha": 0.3, "beta": 0.5}),
-    Case("clip", [((3,), "s"), ((), ""), ((), "b")], np.clip, low=0.2, high=0.8, smooth=False),
+    Case(
+        "clip",
+        [((3,), "s"), ((), ""), ((), "b")],
+        lambda x, low, high: np.where(x < low, low, np.where(x > high, high, x)),
+        differentiable=(0,),
+    ),
     Case(
         "element_select",
         [((3,), "s"), ((3,), "b"), ((), "")],
@@ -157,7 +163,8 @@ CASES = [
     *kinds("times", [(3,), (3,)], lambda x, w: x @ w, attributes={"output_rank": 0}),
     *kinds("times_transpose", [(3,), (2, 3)], lambda x, w: x @ w.T),
     *kinds("times_transpose", [(4, 3), (2, 3)], lambda x, w: x @ w.T),
-    *kinds("times_transpose", [(4, 3), (3,)], lambda x, w: x @ w),
+    *kinds("times_transpose", [(4, 3), (3,)], lambda x, w: (x @ w)[:, None]),
+    *kinds("times_transpose", [(3,), (3,)], lambda x, w: (x @ w).reshape(1)),
     *[Case("reshape", [((2, 6), k)], lambda x: x.reshape(3, 4), {"shape": (3, -1)}) for k in ("s", "b", "")],
     Case("reshape", [((2, 6, 5), "s")], lambda x: x.reshape(2, 3, 2, 5), {"shape": (3, 2), "begin": 1, "end": 2}),
     *[Case("transpose", [((2, 3, 4), k)], lambda x: x.transpose(2, 0, 1), {"perm": (2, 0, 1)}) for k in ("s", "")],
@@ -206,38 +213,36 @@ CASES = [
     ),
     *kinds("squared_error", [(2, 3), (3,)], lambda a, b: np.square(a - b).sum()),
     *kinds("squared_error", [(), ()], lambda a, b: np.square(a - b).sum()),
-    *kinds(
-        "binary_cross_entropy",
-        [(3,), (3,)],
-        lambda a, b: -(b * np.log(a) + (1 - b) * np.log(1 - a)).sum(),
-        low=0.1,
-        high=0.9,
-        differentiable=(0,),
-    ),
-    Case(
-        "weighted_binary_cross_entropy",
-        [((3,), "s"), ((3,), "b"), ((3,), "")],
-        lambda a, b, w: -(w * (b * np.log(a) + (1 - b) * np.log(1 - a))).sum(),
-        low=0.1,
-        high=0.9,
-        differentiable=(0,),
-    ),
-    *kinds("cross_entropy_with_softmax", [(4,), (4,)], oracle.cross_entropy),
-    Case(
-        "cross_entropy_with_softmax",
-        [((4, 3), "s"), ((4, 3), "s")],
-        lambda z, y: -(y * np.log(oracle.softmax(z, 0))).sum(0, keepdims=True),
-        {"axis": 0},
-    ),
-    *kinds("classification_error", [(4,), (4,)], oracle.classification_error, smooth=False),
-    Case(
-        "classification_error",
-        [((5,), "s"), ((5,), "s")],
-        lambda z, y: float(y.argmax() not in np.argsort(-z)[:3]),
-        {"top": 3},
-        smooth=False,
-    ),
-    *kinds("cosine_distance", [(4,), (4,)], lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)),
+    *kinds("binary_cross_entropy", [(3,), (3,)], criteria.binary_cross_entropy, low=0.1, high=0.9),
+    *kinds("binary_cross_entropy", [(2, 3), (1,)], criteria.binary_cross_entropy, low=0.1, high=0.9),
+    *kinds("cross_entropy_with_softmax", [(4,), (4,)], criteria.cross_entropy),
+    *kinds("cross_entropy_with_softmax", [(2, 4), (3, 4)], criteria.cross_entropy),
+    *kinds("cross_entropy_with_softmax", [(4,), (3, 4)], lambda o, t: criteria.cross_entropy(o[None], t)[0]),
+    *[
+        Case(
+            "cross_entropy_with_softmax",
+            [((4, 3), "s"), ((4, 3), k)],
+            lambda o, t, a=a: criteria.cross_entropy_along(o, t, a),
+            {"axis": a},
+        )
+        for a in (0, 1, None)
+        for k in ("s", "b", "")
+    ],
+    *kinds("classification_error", [(4,), (4,)], criteria.classification_error, differentiable=(1,)),
+    *kinds("classification_error", [(2, 4), (3, 4)], criteria.classification_error, differentiable=(1,)),
+    *[
+        Case(
+            "classification_error",
+            [((4, 3), "s"), ((4, 3), k)],
+            lambda o, t, a=a: criteria.classification_error_along(o, t, a),
+            {"axis": a},
+            smooth=False,
+        )
+        for a in (0, 1, None)
+        for k in ("s", "b", "")
+    ],
+    *kinds("cosine_distance", [(4,), (4,)], criteria.cosine_distance),
+    *kinds("cosine_distance", [(2, 3), (2, 3)], criteria.cosine_distance),
     *[
         Case(
             "convolution",
@@ -273,6 +278,12 @@ CASES = [
             ((5, 4), (3, 3), (1, 2), (True, False)),
         )
         for k in ("s", "")
+    ],
+    *[
+        Case(op, [(x, k)], lambda x, f=f: f(x, tuple(range(1, x.ndim)), keepdims=True))
+        for op, f in (("global_max_pooling", np.max), ("global_average_pooling", np.mean))
+        for x in ((2, 5), (3, 2, 4), (2, 3, 2, 2))
+        for k in ("s", "b", "")
     ],
 ]
 
@@ -488,20 +499,56 @@ def test_sparse_targets(make):
     def function(z):
         return run([root], {nodes[0]: packed(z, "s"), nodes[1]: value})[0].data
 
-    expected = [oracle.cross_entropy(a, b) for a, b in zip(z.numpy(), worlds.dense(value), strict=True)]
+    expected = [criteria.cross_entropy(a, b) for a, b in zip(z.numpy(), worlds.dense(value), strict=True)]
     np.testing.assert_allclose(function(z), expected, rtol=1e-12)
     assert torch.autograd.gradcheck(function, [z.requires_grad_()])
 
 
-def test_sparse_labels_of_errors():
+@pytest.mark.parametrize("make", [worlds.one_hot, worlds.sparse])
+def test_sparse_labels_of_errors(make):
     rng = np.random.default_rng(0)
-    value, z = worlds.one_hot(rng, 3), draw(rng, (3,), "s")
+    value, z = make(rng, 3), draw(rng, (3,), "s")
     nodes = given((3,), "s"), given((3,), "s", sparse=True)
     root = apply("classification_error", nodes)
-    expected = [oracle.classification_error(a, b) for a, b in zip(z.numpy(), worlds.dense(value), strict=True)]
-    assert run([root], {nodes[0]: packed(z, "s"), nodes[1]: value})[0].data.tolist() == expected
-    with pytest.raises(TypeError, match="one-hot"):
-        run([root], {nodes[0]: packed(z, "s"), nodes[1]: worlds.sparse(rng, 3)})
+    expected = [criteria.classification_error(a, b) for a, b in zip(z.numpy(), worlds.dense(value), strict=True)]
+    np.testing.assert_allclose(run([root], {nodes[0]: packed(z, "s"), nodes[1]: value})[0].data, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_errors_among_the_best_are_counted_over_the_minibatch(sparse):
+    rng = np.random.default_rng(0)
+    value, z = worlds.one_hot(rng, 4), draw(rng, (4,), "s").round(decimals=1)
+    targets = worlds.dense(value)
+    nodes = given((4,), "s"), given((4,), "s", sparse=sparse)
+    fed = {nodes[0]: packed(z, "s"), nodes[1]: value if sparse else packed(torch.from_numpy(targets), "s")}
+    for top in (2, 3, 4):
+        root = apply("classification_error", nodes, {"top": top})
+        assert (root.shape, root.axes) == ((), ())
+        assert float(run([root], fed)[0].data) == criteria.missed_by_the_best(z.numpy(), targets, top)
+    with pytest.raises(ValueError, match="at least 5 classes"):
+        apply("classification_error", nodes, {"top": 5})
+    with pytest.raises(ValueError, match="no axis beside topN=2"):
+        apply("classification_error", nodes, {"top": 2, "axis": 0})
+
+
+@pytest.mark.parametrize(("shape", "kinds"), [((), "sss"), ((1,), "sbs"), ((1,), "ssb")])
+def test_a_weighted_cross_entropy_is_one_number(shape, kinds):
+    """Its weights are scaled to 1 on average in the value, and not in the gradient: CNTK's."""
+    rng = np.random.default_rng(0)
+    tensors = [draw(rng, shape, k, 0.1, 0.9) for k in kinds]
+    nodes = [given(shape, k) for k in kinds]
+    root = apply("weighted_binary_cross_entropy", nodes)
+    assert (root.shape, root.axes) == ((), ())
+    tensors[0].requires_grad_()
+    fed = {n: packed(x, k) for n, x, k in zip(nodes, tensors, kinds, strict=True)}
+    found = run([root], fed)[0].data
+    count = sum(LENGTHS)
+    rows = [[float(sample(x.detach(), k, i)) for i in range(count)] for x, k in zip(tensors, kinds, strict=True)]
+    np.testing.assert_allclose(found.detach(), criteria.weighted_binary_cross_entropy(*rows), rtol=1e-12)
+    (gradient,) = torch.autograd.grad(found, [tensors[0]])
+    np.testing.assert_allclose(gradient.ravel(), criteria.weighted_binary_cross_entropy_gradient(*rows), rtol=1e-12)
+    with pytest.raises(ValueError, match="one probability, one target and one weight a sample"):
+        apply("weighted_binary_cross_entropy", [given((3,), "s"), given((3,), "s"), given((), "s")])
 
 
 @pytest.mark.parametrize("make", [worlds.one_hot, worlds.sparse])
@@ -596,14 +643,29 @@ def test_batch_normalization(spatial):
     expected = (x.numpy() - now_mean[fit]) / np.sqrt(now_variance[fit] + 1e-3) * scale[fit] + bias[fit]
     np.testing.assert_allclose(function(x, s, b), expected, rtol=1e-9)
     # The first minibatch gives the statistics whole, the next one a share.
+    unbiased = x.numpy().var(over, ddof=1)
     np.testing.assert_allclose(mean.weights.tensor, now_mean)
-    np.testing.assert_allclose(function(x, s, b, training=False), expected, rtol=1e-9)
-    function(x + 1, s, b)
+    np.testing.assert_allclose(variance.weights.tensor, unbiased)
+    later = (x.numpy() - now_mean[fit]) / np.sqrt(unbiased[fit] + 1e-3) * scale[fit] + bias[fit]
+    np.testing.assert_allclose(function(x, s, b, training=False), later, rtol=1e-9)
+    function(2 * x + 1, s, b)
     share = 1 - np.exp(-10 / 20)
-    np.testing.assert_allclose(mean.weights.tensor, now_mean + share, rtol=1e-9)
-    np.testing.assert_allclose(variance.weights.tensor, now_variance, rtol=1e-9)
+    np.testing.assert_allclose(mean.weights.tensor, now_mean + share * (now_mean + 1), rtol=1e-9)
+    np.testing.assert_allclose(variance.weights.tensor, unbiased * (1 + 3 * share), rtol=1e-9)
     assert float(count.weights.tensor) == 20
     assert torch.autograd.gradcheck(function, [x.requires_grad_(), s.requires_grad_(), b.requires_grad_()])
+
+
+def test_one_number_says_nothing_of_a_variance():
+    node = given((2,), "b")
+    mean, variance, count = (weights(np.full(n, 3.0), trains=False) for n in ((2,), (2,), ()))
+    settings = {"spatial": False, "normalization_time_constant": 5.0, "blend_time_constant": 0.0, "epsilon": 1e-3}
+    root = apply("batch_normalization", [node, weights([1, 1]), weights([0, 0]), mean, variance, count], settings)
+    x = torch.tensor([[5.0, 7.0]], dtype=torch.float64)
+    assert run([root], {node: packed(x, "b")}, training=True)[0].data.tolist() == [[0, 0]]
+    assert variance.weights.tensor.tolist() == [3, 3]
+    assert (mean.weights.tensor > 3).all()
+    assert float(count.weights.tensor) == 4
 
 
 def test_a_transposed_convolution_is_the_gradient_of_one():
@@ -650,7 +712,8 @@ def test_an_assignment_happens_at_each_run():
 
 ELSEWHERE = {
     "delay", "sequence_broadcast_as", "sequence_gather", "sequence_where", "sequence_scatter", "sequence_slice",
-    "sequence_is_first", "sequence_is_last", "reduce_everything", "reduce_batch", "dropout", "random_uniform",
+    "sequence_is_first", "sequence_is_last", "reduce_everything", "reduce_batch", "dropout",
+    "weighted_binary_cross_entropy", "random_uniform",
     "random_normal", "random_gumbel", "random_bernoulli", "random_sample", "batch_normalization",
     "convolution_transpose", "assign",
     # test_recurrence and test_gradients

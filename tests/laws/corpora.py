@@ -15,15 +15,18 @@ from tests.oracles.packing import Step
 
 
 class CountedCorpus(fl.Deserializer):
-    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows."""
+    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows.
 
-    def __init__(self, lengths, chunk_sizes, random_access=False, bad=(), sliceable=False):
+    Sequences ``bad`` are told as unreadable; those ``hidden`` are as bad, but only their entries show it.
+    """
+
+    def __init__(self, lengths, chunk_sizes, random_access=False, bad=(), hidden=(), sliceable=False):
         assert sum(chunk_sizes) == len(lengths)
         self.schema = fl.Schema({"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True)})
         self.random_access, self.sliceable = random_access, sliceable
         self._lengths = np.asarray(lengths, np.int64)
         self._starts = np.concatenate([[0], np.cumsum(chunk_sizes)]).astype(int)
-        self._bad = frozenset(bad)
+        self._bad, self._hidden = frozenset(bad), frozenset(hidden)
         self._lock = threading.Lock()
         self.reads = []
 
@@ -62,6 +65,8 @@ class CountedCorpus(fl.Deserializer):
             return fl.Chunk(self.schema, {"x": x, "y": y})
         x = fl.Value.from_sequences([self.rows(i) for i in range(a, b)])
         y = fl.Value.one_hot([np.full(int(self._lengths[i]), i % 7) for i in range(a, b)], 7)
+        for i in self._hidden & set(range(a, b)):
+            y.indices[y.offsets[i - a] : y.offsets[i - a + 1]] = (7, -1, 2**31 - 1, -(2**31))[i % 4]
         errors = {i - a: fl.DataError("planted", sequence=i) for i in range(a, b) if i in self._bad}
         return fl.Chunk(self.schema, {"x": x, "y": y}, errors)
 
@@ -75,11 +80,14 @@ class World:
     random_access: bool
     settings: dict
     bad: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
     step: int = 16384  # sequences laid out at a time: small ones put segment boundaries into small worlds
     block: int | None = None  # bytes of a block, where chunks are read in slices
 
     def corpus(self):
-        return CountedCorpus(self.lengths, self.chunk_sizes, self.random_access, self.bad, self.block is not None)
+        return CountedCorpus(
+            self.lengths, self.chunk_sizes, self.random_access, self.bad, self.hidden, self.block is not None
+        )
 
     def source(self, **changes):
         with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):

@@ -20,14 +20,6 @@ def softmax(x, axis=-1):
 # ---- one sample -----------------------------------------------------------------------------------
 
 
-def cross_entropy(z, y):
-    return -(y * np.log(softmax(z))).sum()
-
-
-def classification_error(z, y):
-    return float(z.argmax() != y.argmax())
-
-
 def splice(axis):
     def f(*xs):
         rank = max(x.ndim for x in xs)

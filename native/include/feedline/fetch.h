@@ -81,6 +81,7 @@ public:
         std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
         bool direct = true;                     // whether to read past the page cache, if the file system can
         bool ask = true;                        // whether to ask what the page cache holds; else nothing is
+        bool share = false;                     // read through the page cache, for other processes that read the same
     };
     // Opens it. std::system_error if it cannot be opened; ESTALE if the name is another file's by now, or no regular
     // file's.
@@ -93,6 +94,7 @@ public:
     std::uint64_t size() const { return size_; }
     const std::byte* mapped() const { return mapped_; }
     bool direct() const { return direct_; }
+    bool shared() const { return share_; }
 
     // Whether [at, at + bytes) lies in the map.
     bool maps(const std::byte* at, std::size_t bytes) const {
@@ -118,6 +120,11 @@ public:
 
     // Has the page cache begin to read [begin, end); waits for nothing.
     void read_ahead(std::uint64_t begin, std::uint64_t end) const;
+    // Makes all further reads of [begin, end) fail with `error`, as a failing disk would. For tests, before any work.
+    void fail(std::uint64_t begin, std::uint64_t end, int error) const { bad_.push_back({begin, end, error}); }
+    // The error that reading [begin, end) is to fail with, and the first such byte in `at`; 0: none.
+    int fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) const;
+
     // Lets the page cache drop these bytes, unless they are mapped or dirty.
     void drop(std::uint64_t offset, std::uint64_t bytes) const;
 
@@ -128,8 +135,13 @@ private:
     const std::uint64_t size_;
     const std::byte* const mapped_;
     std::uint64_t device_ = 0, inode_ = 0;
-    bool direct_ = false, ask_ = true, tells_ = false;
+    bool direct_ = false, ask_ = true, share_ = false, tells_ = false;
     int fd_ = -1;
+    struct Bad {
+        std::uint64_t begin, end;
+        int error;
+    };
+    mutable std::vector<Bad> bad_;
     mutable std::mutex mutex_;
     mutable int plain_ = -1;
 };
@@ -168,6 +180,13 @@ private:
     std::atomic<bool> done_{false}, cancelled_{false};
     bool stepping_ = false, starved_ = false;
 };
+
+// Whether all of a read came, up to byte `end` of the file.
+inline bool came(const DiskFile& file, const Read& read, std::uint64_t end) {
+    std::uint64_t at;
+    return read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= end &&
+           file.fails(read.offset, end, at) == 0;
+}
 
 // Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: what the page cache holds, by
 // `held` (a byte a page, as DiskFile::held has them), comes from there if it is long enough to pay, all else from

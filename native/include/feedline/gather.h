@@ -19,13 +19,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace feedline {
+
+// How rows lie that are views with strides: each is runs of bytes, one at every place of its axes.
+struct RowLayout {
+    struct Axis {
+        std::size_t count;
+        std::ptrdiff_t stride;
+    };
+    std::ptrdiff_t row_stride;  // from row to row, in bytes; rows may overlap
+    std::size_t run_bytes;
+    std::vector<Axis> axes;  // outermost first; without any a row is one run
+
+    // Of rows of this shape, given the strides of each axis, the first of which leads from row to row; each in bytes.
+    // Axes that lie without gaps are taken together.
+    static RowLayout of(const std::size_t* shape, const std::ptrdiff_t* strides, std::size_t dims,
+                        std::size_t item_bytes);
+};
 
 struct DenseSource {
     const std::byte* rows = nullptr;
     const std::int64_t* offsets = nullptr;
     std::int64_t num_rows = 0;
+    const RowLayout* layout = nullptr;  // null: rows follow one another without gaps. Never with offsets
 };
 
 struct SparseSource {
@@ -51,6 +69,9 @@ std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64
 // O(n), vectorised.
 bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last);
 
+// First i with bounds[i + 1] - bounds[i] != lengths[i], or -1. O(n), vectorised.
+std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* lengths, std::size_t n);
+
 // First pick outside the table of sequences per slot (0 for a vacant one), or -1. O(count), vectorised.
 std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots);
 
@@ -66,6 +87,11 @@ bool any_ragged(const Picks& picks, const Source* sources) {
 // One row a sequence, picks [begin, end) of all: row i of out (row_bytes each) = the picked row.
 void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                std::size_t begin, std::size_t end);
+
+// The same where some of the sources have a layout. Rows of one run cost what contiguous ones cost, others a call for
+// each run.
+void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
+                       std::size_t begin, std::size_t end);
 
 // Ragged rows in two steps, since the output's size is known only after the first: `plan_ragged` writes
 // out_offsets[count + 1] and from[count]; its result is -1, or the first pick whose source offsets are

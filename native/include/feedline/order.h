@@ -58,6 +58,10 @@ void cntk_chunk_order(std::uint64_t seed, std::size_t chunks, std::int64_t* out)
 void cntk_sequence_order(std::uint64_t seed, const std::int64_t* counts, const std::int64_t* begin,
                          const std::int64_t* end, std::size_t chunks, std::int64_t* out);
 
+// The numbers `first` … `first`+count-1 that mt19937_64 gives from a seed, from which CNTK draws initial parameters too.
+// O(first + count), about 2 ns each.
+void cntk_numbers(std::uint64_t seed, std::uint64_t first, std::size_t count, std::uint64_t* out);
+
 // The first position that breaks `begin <= c < end <= chunks`, or whose window starts or ends before its
 // predecessor's; -1 when there is none. O(chunks).
 std::ptrdiff_t cntk_windows_fault(const std::int64_t* begin, const std::int64_t* end, std::size_t chunks);

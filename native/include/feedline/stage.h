@@ -69,6 +69,11 @@ public:
     const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
     const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
     std::int64_t sequences(std::size_t pick) const { return counts_.empty() ? 1 : counts_[pick]; }
+    // Whether some of the run's bytes were left where they are.
+    bool in_place(std::size_t pick) const { return in_place_[pick] != 0; }
+    // Has the page cache drop what was read through it for the sake of other processes (DiskFile::shared), which have
+    // it by now. Only when done.
+    void forget() const;
     const std::vector<Fault>& faults() const { return faults_; }
     const MappedFiles& files() const { return *files_; }
     std::size_t picks() const { return slots_.size(); }
@@ -141,7 +146,13 @@ private:
     std::vector<Extent> extents_;
     std::vector<std::shared_ptr<std::byte>> blocks_;
     std::vector<Outcome> outcome_;
+    std::vector<char> in_place_;
     std::vector<Fault> faults_;
+    struct Shared {
+        std::size_t file;
+        std::uint64_t offset, bytes;
+    };
+    std::vector<Shared> shared_;
     std::size_t asked_ = 0, missing_ = 0;
     std::uint64_t disk_bytes_ = 0, memory_ = 0;
 };

@@ -14,6 +14,7 @@ from feedline.cli.corpus import open_path
 from feedline.feed.convert import Summary
 from feedline.feed.convert import convert as convert_corpus
 from feedline.feed.formats.guess import guess_format
+from feedline.feed.protocol import CHUNK_MEMORY
 
 
 def convert(
@@ -29,7 +30,9 @@ def convert(
         int | None,
         typer.Option(help="Write in random order, by this seed; interrupted, the same command goes on.", min=0),
     ] = None,
-    memory: Annotated[str, typer.Option(help="Bytes that shuffling may hold, as 1GiB.")] = "1GiB",
+    memory: Annotated[
+        str, typer.Option(help="Bytes that shuffling may hold, as 1GiB; above 2GiB, also a chunk of SOURCE.")
+    ] = "1GiB",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -54,7 +57,8 @@ def convert(
                 memory=parse_count(memory),
             )
     else:
-        corpus, _, guessed, *_ = open_path(source, stream, chunk_size)
+        held = max(parse_count(memory), CHUNK_MEMORY)
+        corpus, _, guessed, *_ = open_path(source, stream, chunk_size, held)
         with contextlib.closing(corpus), progress("converting") as show:
             done = convert_corpus(
                 corpus,

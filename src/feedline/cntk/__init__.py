@@ -28,6 +28,7 @@ from feedline.cntk import (
 )
 from feedline.cntk import variables as variables
 from feedline.cntk._names import explain
+from feedline.cntk._nodes import FreeDimension, InferredDimension
 from feedline.cntk.axis import Axis
 from feedline.cntk.core import NDArrayView, Value, asarray, asvalue
 from feedline.cntk.default_options import (
@@ -50,6 +51,7 @@ from feedline.cntk.device import (
     use_default_device,
 )
 from feedline.cntk.initializer import *  # noqa: F403
+from feedline.cntk.io import INFINITELY_REPEAT, MinibatchData
 from feedline.cntk.ops import *  # noqa: F403
 from feedline.cntk.ops import eval as eval
 from feedline.cntk.ops import sequence
@@ -86,13 +88,19 @@ _WITH_TORCH = {
     ),
     "train": (
         "CheckpointConfig",
+        "Communicator",
         "CrossValidationConfig",
         "DataUnit",
+        "DistributedLearner",
         "TestConfig",
         "Trainer",
         "TrainingSession",
+        "WorkerDescriptor",
+        "block_momentum_distributed_learner",
+        "data_parallel_distributed_learner",
         "distributed",
         "minibatch_size_schedule",
+        "mpi_communicator",
         "training_session",
     ),
 }
@@ -100,14 +108,20 @@ _WITH_TORCH = {
 __all__ = [
     "Axis",
     "CheckpointConfig",
+    "Communicator",
     "Constant",
     "CrossValidationConfig",
     "DataUnit",
     "DeviceDescriptor",
     "DeviceKind",
+    "DistributedLearner",
     "Evaluator",
+    "FreeDimension",
     "IGNORE",
+    "INFINITELY_REPEAT",
+    "InferredDimension",
     "Learner",
+    "MinibatchData",
     "NDArrayView",
     "Parameter",
     "TestConfig",
@@ -117,6 +131,7 @@ __all__ = [
     "UserLearner",
     "Value",
     "Variable",
+    "WorkerDescriptor",
     "adadelta",
     "adagrad",
     "adam",
@@ -124,9 +139,11 @@ __all__ = [
     "asarray",
     "asvalue",
     "axis",
+    "block_momentum_distributed_learner",
     "cntk_py",
     "core",
     "cpu",
+    "data_parallel_distributed_learner",
     "default_options",
     "default_options_for",
     "default_override_or",
@@ -156,6 +173,7 @@ __all__ = [
     "momentum_schedule",
     "momentum_schedule_per_sample",
     "momentum_sgd",
+    "mpi_communicator",
     "nesterov",
     "ops",
     "random",

@@ -122,11 +122,11 @@ def _declared(data: MinibatchData, info: StreamInformation) -> MinibatchData:
 def _value(data: Any) -> Value:
     if isinstance(data, MinibatchData):
         return data.data
-    return data if isinstance(data, Value) else Value(data)
+    return data if isinstance(data, Value) else Value.over(data)
 
 
 def _packed(value: Value) -> Packed:
     if value.packed is not None:
         return value.packed
-    array = value.asarray()
+    array = value._held()
     return Packed.from_scipy(array) if hasattr(array, "tocsr") else Packed.from_dense(array)

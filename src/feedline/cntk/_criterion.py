@@ -1,16 +1,21 @@
 """A criterion of functions as feedline's trainer takes it: one module that gives the loss and the metric.
 
-Loss and metric are computed together by one network, once a minibatch; the model is part of it.
+Loss and metric are computed together by one network, once a minibatch; the model is part of it. CNTK's rules for what
+they are over: of several numbers a sample the sum counts; the label samples are the samples of the loss; of a loss that
+is one number for the whole minibatch they are those of the first variable along the batch that is met below it. A metric
+is averaged over the samples of the loss in training, and over its own in testing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from feedline.cntk._feeding import packed_of
+from feedline.cntk._order import in_order
 from feedline.cntk.device import intended_device
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
@@ -27,6 +32,9 @@ class CriterionNetwork(Network):
         outputs: nodes of the loss, and of the metric if there is one.
         more: nodes whose values are wanted too.
 
+    Raises:
+        ValueError: several numbers for a whole minibatch, or nothing along the batch in them.
+
     Attributes:
         more: the values of these, of the last minibatch.
     """
@@ -34,12 +42,13 @@ class CriterionNetwork(Network):
     def __init__(self, outputs: Sequence[Node], more: Sequence[Node] = ()) -> None:
         super().__init__([*outputs, *more])
         self._count = len(outputs)
+        self._counted = [_counted_by(node) for node in outputs]
         self.more: list[Any] = []
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
     def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """One number a label sample, of each output.
+        """One number a label sample, of each output; in testing the samples are those of the last output.
 
         Args:
             minibatch: data by variable or by name of one; what no output needs is not looked at.
@@ -55,7 +64,10 @@ class CriterionNetwork(Network):
                 feeds[node] = packed_of(value, node)
         results = super().forward(feeds, *_cut(minibatch))
         self.more = list(results[self._count :])
-        return tuple(_numbers(packed.data) for packed in results[: self._count])
+        assert self.batch is not None
+        samples = self.batch.rows(self._counted[0 if self.training else -1])
+        pairs = zip(results[: self._count], self.roots, strict=False)
+        return tuple(_numbers(packed.data, bool(root.axes), samples) for packed, root in pairs)
 
     def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
         """Another network of the same parameters and states, with more outputs."""
@@ -77,8 +89,27 @@ def _cut(minibatch: Any) -> tuple[Any, Any]:
     return getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None)
 
 
-def _numbers(data: torch.Tensor) -> torch.Tensor:
-    return data.reshape(-1)
+def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:
+    """As many numbers as samples, of the same sum: what each sample has, or all of it at the first."""
+    numbers = data.reshape(len(data), -1).sum(1) if by_sample else data.reshape(1)
+    if len(numbers) == samples:
+        return numbers
+    return torch.cat([numbers.sum().reshape(1), numbers.new_zeros(samples - 1)]) if samples else numbers[:0]
+
+
+def _counted_by(root: Node) -> tuple[str, ...]:
+    """The dynamic axes along which an output has its samples."""
+    if not root.axes and math.prod(root.shape) != 1:
+        raise ValueError(
+            f"expected a loss or metric along the batch, or of one number for all of it, got {root.label} of shape "
+            f"{root.shape} without a batch axis"
+        )
+    found = next((node.axes for node in in_order([root]) if node.type.axes), None)
+    if found is None:
+        raise ValueError(
+            f"expected something along the batch in {root.label}, to count label samples by, got parameters alone"
+        )
+    return found
 
 
 def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
@@ -97,6 +128,11 @@ def _metric(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
     return results[1]
 
 
+def outputs_of(part: Function | Variable) -> list[Variable]:
+    """Outputs of a function; a variable is its own."""
+    return list(part.outputs) if isinstance(part, Function) else [part]
+
+
 def functions_of(criterion: Any) -> tuple[Any, Any] | None:
     """(loss, metric or None) of a criterion of functions; None for any other.
 
@@ -106,7 +142,7 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
     parts = list(criterion) if isinstance(criterion, (tuple, list)) else [criterion]
     if not parts or not all(part is None or isinstance(part, (Function, Variable)) for part in parts):
         return None
-    nodes = [v for part in parts if part is not None for v in (part.outputs if isinstance(part, Function) else [part])]
+    nodes = [v for part in parts if part is not None for v in outputs_of(part)]
     if len(nodes) not in (1, 2):
         raise ValueError(f"expected a loss, or a loss and a metric, as criterion, got {len(nodes)} outputs")
     if len(parts) == len(nodes):

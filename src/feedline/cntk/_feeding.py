@@ -26,7 +26,7 @@ def packed_of(data: Any, node: Node) -> Any:
     """
     data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, Packed) else data
     if isinstance(data, Value):
-        data = data.packed if data.packed is not None else data.asarray()
+        data = data.packed if data.packed is not None else data._held()
     if isinstance(data, Packed):
         rows = None if data.is_sparse or data.shape == node.shape or not data.one_sample_each else data.rows
         # Rectangular data whose second axis turns out to be that of sequences.
@@ -145,7 +145,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
 
 def arrays_of(packed: Any, node: Node) -> Any:
-    """Rows as CNTK hands them out: an array (N, *shape), or a list with one (length, *shape) a sequence."""
+    """A copy of rows as CNTK hands them out: an array (N, *shape), or a list with one (length, *shape) a sequence."""
     from feedline.graph.packed import SparseRows
 
     data = packed.data
@@ -158,9 +158,9 @@ def arrays_of(packed: Any, node: Node) -> Any:
             data.width,
             None if packed.sequences is None else packed.sequences.offsets,
         )
-        sequences = [s.to_scipy() for s in value.sequences()]
-        return sequences if packed.sequences is not None else value.to_scipy()
-    array = data.detach().cpu().numpy()
+        sequences = [s.to_scipy().copy() for s in value.sequences()]
+        return sequences if packed.sequences is not None else value.to_scipy().copy()
+    array = data.detach().to("cpu", copy=True).numpy()
     if packed.sequences is None:
         return array
     return np.split(array, packed.sequences.offsets[1:-1])
@@ -168,7 +168,7 @@ def arrays_of(packed: Any, node: Node) -> Any:
 
 def value_of(array: Any) -> Value:
     """What `arrays_of` gives, as a `Value`."""
-    return Value(array)
+    return Value.over(array)
 
 
 def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
@@ -176,7 +176,7 @@ def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
     import torch
 
     if isinstance(array, Value):
-        array = array.as_sequences() if array.packed is not None else array.asarray()
+        array = array.as_sequences() if array.packed is not None else array._held()
     if isinstance(array, (list, tuple)):
         array = np.concatenate([np.asarray(a).reshape(-1, *shape) for a in array])
     tensor = torch.from_numpy(np.array(array)).to(like.device, like.dtype)

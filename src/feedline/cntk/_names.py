@@ -9,7 +9,7 @@ from __future__ import annotations
 from feedline import _facades
 from feedline._facades import Names
 from feedline._facades import alike as _all
-from feedline.cntk._network_names import NETWORKS
+from feedline.cntk._network_names import NETWORKS, TORCH
 
 _IMAGES = "decode in `transforms=` of `fl.MinibatchSource` over a store or Parquet, or write a `fl.UserDeserializer`"
 _SPEECH = "write features as arrays or a store, or write a `fl.UserDeserializer`"
@@ -25,13 +25,23 @@ _WRITERS = "ProgressPrinter TrainingSummaryProgressCallback log_number_of_parame
 _MOMENTUM = "a negative time constant is refused by learners, as a momentum above 1"
 _UNIT_GAIN = "kept and handed back: as in CNTK, learners made without `unit_gain` have unit gain all the same"
 _OWN_RULE = "gets torch tensors or NumPy arrays, and changes parameters in place; what it learned from is counted"
-_UNIVERSAL = "`update_func` changes torch tensors in place, instead of returning assignments"
+_HELPER = "a helper of CNTK's own code: convert arguments in the script"
+_GRAPHS = {
+    **_all(
+        "depth_first_search find_all_with_name find_by_name find_by_uid get_node_outputs",
+        "`depth` is not looked at: blocks are open",
+    ),
+    "plot": "the picture is `feedline.plot_network`'s, with blocks as boxes",
+}
 _OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
 
 NAMES: dict[str, Names] = {
     "cntk": Names(
         provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind Evaluator IGNORE Learner "
         "NDArrayView "
+        "Communicator DistributedLearner FreeDimension INFINITELY_REPEAT InferredDimension MinibatchData "
+        "WorkerDescriptor block_momentum_distributed_learner data_parallel_distributed_learner mpi_communicator "
+        "universal "
         "Parameter Trainer TrainingSession UnitType Value Variable adadelta adagrad adam all_devices asarray "
         "asvalue axis cntk_py core cpu debugging default_options default_unit_gain_value device distributed eval "
         "fsadagrad "
@@ -46,10 +56,25 @@ NAMES: dict[str, Names] = {
             "UserLearner": _OWN_RULE,
             "momentum_as_time_constant_schedule": _MOMENTUM,
             "set_default_unit_gain_value": _UNIT_GAIN,
-            "universal": _UNIVERSAL,
         },
         absent={
+            "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
+            "cntk_library_path": "there is no library of CNTK's here",
             "misc": "use torch's tools on `function.network()`",
+            **_all("install_samples sample_installer", "CNTK's examples are in its repository"),
+            **_all("evaluator functions internal tensor trainer utils", "import the class or function from `cntk`"),
+            **_all(
+                "associative_multi_arg auto_select cntk_py_init data_type_to_dtype get_data_type map_if_possible "
+                "sanitize_axis sanitize_axis_list sanitize_batch sanitize_convolution_args sanitize_dtype_cntk "
+                "sanitize_dynamic_axes sanitize_function sanitize_input sanitize_multi_axis_reduction_list "
+                "sanitize_permutation sanitize_pooling_args sanitize_shape sanitize_var_map typemap",
+                _HELPER,
+            ),
+            **_all(
+                "cosine_distance_with_negative_samples edit_distance_error fmeasure hierarchical_softmax_layer "
+                "lambda_rank lattice_sequence_with_softmax nce_loss ndcg_at_1",
+                TORCH,
+            ),
         },
         added={"install": "make `import cntk` mean this façade in this process"},
     ),
@@ -76,7 +101,11 @@ NAMES: dict[str, Names] = {
         "to_dictionary",
         approximated={
             "force_deterministic_algorithms": "torch's deterministic kernels, with a warning where there is none",
-            "set_fixed_random_seed": "seeds torch; the numbers are torch's, not CNTK's",
+            **_all(
+                "get_random_seed is_random_seed_fixed reset_random_seed set_fixed_random_seed",
+                "seeds are given out as in CNTK, the numbers made of them are torch's; dropout and `cntk.random` draw "
+                "from torch's generators, which `set_fixed_random_seed` seeds once",
+            ),
         },
         absent={
             "create_composite_minibatch_source": "use cntk.io.MinibatchSource",
@@ -110,6 +139,7 @@ NAMES: dict[str, Names] = {
         added={
             "Value.lanes": "which lane delivers each piece, under truncation",
             "Value.of": "over a `feedline.Value`",
+            "Value.over": "as the constructor, without copying arrays",
             "Value.packed": "the `feedline.Value`",
         },
     ),
@@ -199,13 +229,12 @@ NAMES: dict[str, Names] = {
         "Learner.parameters Learner.reset_learning_rate Learner.total_number_of_samples_seen Learner.update UnitType "
         "adadelta adagrad adam default_unit_gain_value fsadagrad learning_parameter_schedule "
         "learning_parameter_schedule_per_sample learning_rate_schedule momentum_schedule momentum_schedule_per_sample "
-        "momentum_sgd nesterov rmsprop sgd training_parameter_schedule",
+        "momentum_sgd nesterov rmsprop sgd training_parameter_schedule universal",
         approximated={
             "UserLearner": _OWN_RULE,
             "UserLearner.update": _OWN_RULE,
             "momentum_as_time_constant_schedule": _MOMENTUM,
             "set_default_unit_gain_value": _UNIT_GAIN,
-            "universal": _UNIVERSAL,
         },
         added={
             "Learner.changed": "numbers that progress writers were not told yet",
@@ -213,8 +242,14 @@ NAMES: dict[str, Names] = {
         },
     ),
     "cntk.debugging": Names(
-        approximated=_all("dump_function dump_signature", "the text is feedline's"),
+        approximated={
+            **_all("dump_function dump_signature", "the text is feedline's"),
+            "force_deterministic": "as `cntk_py.set_fixed_random_seed` and `cntk_py.force_deterministic_algorithms`",
+        },
         absent={
+            "DEBUG_USAGE": "use Python's debugger in a `UserFunction`",
+            "debug": "use Python's debugger in a `UserFunction`",
+            "profiler": "use torch.profiler",
             **_all("debug_model save_as_legacy_model", "look at `function.network()` with torch's tools"),
             **_all(
                 "start_profiler stop_profiler enable_profiler disable_profiler",
@@ -231,17 +266,10 @@ NAMES: dict[str, Names] = {
         approximated={
             **_all("TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"),
             "TensorBoardProgressWriter": _NO_GRAPH,
+            **_GRAPHS,
         },
     ),
-    "cntk.logging.graph": Names(
-        approximated={
-            **_all(
-                "depth_first_search find_all_with_name find_by_name get_node_outputs",
-                "`depth` is not looked at: blocks are open",
-            ),
-            "plot": "the picture is `feedline.plot_network`'s, with blocks as boxes",
-        },
-    ),
+    "cntk.logging.graph": Names(approximated=_GRAPHS),
     "cntk.logging.progress_print": Names(
         provided=f"{_WRITERS} "
         "ProgressPrinter.end_progress_print ProgressPrinter.epoch_summary ProgressPrinter.log "
@@ -256,8 +284,9 @@ NAMES: dict[str, Names] = {
         approximated={"TensorBoardProgressWriter": _NO_GRAPH},
     ),
     "cntk.train": Names(
-        provided="CheckpointConfig DataUnit Trainer TrainingSession distributed minibatch_size_schedule "
-        "training_session",
+        provided="CheckpointConfig Communicator DataUnit DistributedLearner Trainer TrainingSession WorkerDescriptor "
+        "block_momentum_distributed_learner data_parallel_distributed_learner distributed minibatch_size_schedule "
+        "mpi_communicator training_session",
         approximated=_all("CrossValidationConfig TestConfig", _OWN_CRITERION),
     ),
     "cntk.train.distributed": Names(
@@ -319,8 +348,7 @@ def _with_repeated(own: Names, *repeated: Names) -> Names:
     provided = {name for names in (own, *repeated) for name in names.provided.split() if "." not in name}
     return Names(
         " ".join(sorted(provided)),
-        own.mended,
-        *(_tops(own, repeated, key) for key in ("approximated", "absent", "added")),
+        *(_tops(own, repeated, key) for key in ("mended", "approximated", "absent", "added")),
     )
 
 

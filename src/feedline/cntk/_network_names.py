@@ -5,13 +5,17 @@ from __future__ import annotations
 from feedline._facades import Names
 
 _STREAMS = "distributions are CNTK's, numbers come from torch's generators"
+_FILLED = "distributions and seeds are CNTK's, the numbers made of a seed are torch's"
 _SEED = "`seed` is not used: numbers come from torch's generator"
-_STATISTICS = "running variances are of the minibatch, not corrected for its size"
+_STATISTICS = (
+    "a minibatch of one number leaves the running variance alone (CNTK: it becomes NaN); `blend_time_constant` is "
+    "used on every device (CNTK: not on the CPU)"
+)
 _KERNELS = "kernels are shared and static: no `sequential`, no `sharing=False`"
 _BLOCKS = "`depth` is not looked at: blocks are open"
 _FILE = "safetensors with the graph as JSON: not CNTK's format, nor ONNX"
 _UID = "unique, but of another form"
-_TORCH = "write it in torch, as a module or a UserFunction"
+TORCH = "write it in torch, as a module or a UserFunction"
 _ATTENTION = "over whole sequences: no `attention_span`; its weights are no output that can be found by name"
 _UNFOLD = "all steps are computed, also behind an end that `until_predicate` finds"
 _FEED = "declare the input by sequence.input_variable and feed sequences"
@@ -19,18 +23,23 @@ _FEED = "declare the input by sequence.input_variable and feed sequences"
 NETWORKS: dict[str, Names] = {
     "cntk.default_options": Names(
         provided="default_options default_options_for default_override_or get_default_override is_default_override",
+        absent={
+            "get_global_option": "give options to layers, or by `default_options`",
+            "set_global_option": "give options to layers, or by `default_options`",
+        },
     ),
     "cntk.initializer": Names(
-        provided="bilinear initializer_with_rank",
+        provided="DefaultParamInitScale SentinelValueForAutoSelectRandomSeed SentinelValueForInferParamInitRank bilinear "
+        "initializer_with_rank",
         approximated={
-            "glorot_normal": _STREAMS,
-            "glorot_uniform": _STREAMS,
-            "he_normal": _STREAMS,
-            "he_uniform": _STREAMS,
-            "normal": _STREAMS,
-            "truncated_normal": _STREAMS,
-            "uniform": _STREAMS,
-            "xavier": _STREAMS,
+            "glorot_normal": _FILLED,
+            "glorot_uniform": _FILLED,
+            "he_normal": _FILLED,
+            "he_uniform": _FILLED,
+            "normal": _FILLED,
+            "truncated_normal": _FILLED,
+            "uniform": _FILLED,
+            "xavier": _FILLED,
         },
     ),
     "cntk.layers": Names(
@@ -50,9 +59,15 @@ NETWORKS: dict[str, Names] = {
             "Dropout": _SEED,
             "UnfoldFrom": _UNFOLD,
         },
+        absent={
+            "SequenceOverMeta": "use SequenceOver[axis][Tensor[shape]]",
+            "SequentialConvolution": "use PastValueWindow, or convolve over a static axis",
+            "UntestedBranchError": "nothing raises it",
+        },
     ),
     "cntk.layers.blocks": Names(
         provided="ForwardDeclaration GRU LSTM RNNStep RNNUnit Stabilizer identity",
+        absent={"UntestedBranchError": "nothing raises it"},
     ),
     "cntk.layers.higher_order_layers": Names(
         provided="For ResNetBlock Sequential SequentialClique",
@@ -69,6 +84,7 @@ NETWORKS: dict[str, Names] = {
             "ConvolutionTranspose": _KERNELS,
             "Dropout": _SEED,
         },
+        absent={"SequentialConvolution": "use PastValueWindow, or convolve over a static axis"},
     ),
     "cntk.layers.sequence": Names(
         provided="Delay Fold PastValueWindow Recurrence RecurrenceFrom",
@@ -78,6 +94,7 @@ NETWORKS: dict[str, Names] = {
     "cntk.layers.models.attention": Names(approximated={"AttentionModel": _ATTENTION}),
     "cntk.layers.typing": Names(
         provided="ParameterTensor Sequence SequenceOver Signature SparseTensor Tensor tensor",
+        absent={"SequenceOverMeta": "use SequenceOver[axis][Tensor[shape]]"},
     ),
     "cntk.losses": Names(
         provided=(
@@ -85,20 +102,24 @@ NETWORKS: dict[str, Names] = {
             "weighted_binary_cross_entropy"
         ),
         absent={
-            "fmeasure": _TORCH,
-            "lambda_rank": _TORCH,
-            "nce_loss": _TORCH,
+            "cosine_distance_with_negative_samples": TORCH,
+            "fmeasure": TORCH,
+            "hierarchical_softmax_layer": TORCH,
+            "lambda_rank": TORCH,
+            "lattice_sequence_with_softmax": TORCH,
+            "nce_loss": TORCH,
         },
     ),
     "cntk.metrics": Names(
         provided="classification_error",
         absent={
-            "edit_distance_error": _TORCH,
-            "ndcg_at_1": _TORCH,
+            "edit_distance_error": TORCH,
+            "ndcg_at_1": TORCH,
         },
     ),
     "cntk.ops": Names(
         provided=(
+            "TIMES_NO_INFERRED_INPUT_RANK TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK input "
             "AVG_POOLING BlockFunction CONSTANT_PAD CloneMethod Function Function.NamedOutput "
             "Function.argument_map Function.arguments Function.attributes Function.block_root Function.clone "
             "Function.constants Function.dtype Function.dynamic_axes Function.eval Function.forward Function.grad "
@@ -108,20 +129,26 @@ NETWORKS: dict[str, Names] = {
             "Function.signature Function.type Function.update_signature Function.with_signature MAX_POOLING "
             "PoolingType_Average PoolingType_Max REFLECT_PAD SYMMETRIC_PAD UserFunction.backward "
             "UserFunction.forward UserFunction.infer_outputs UserFunction.user_inputs abs acos argmax argmin assign "
-            "Function.test Function.train MAX_UNPOOLING crop_manual depth_to_space local_response_normalization mean "
+            "Function.test Function.train MAX_UNPOOLING crop_manual depth_to_space mean "
             "mean_variance_normalization space_to_depth sum top_k unpooling "
             "as_block asin asinh atan atanh binary_cross_entropy ceil classification_error clip combine constant "
-            "cos cosh cosine_distance cross_entropy_with_softmax element_and element_divide element_max "
+            "cos cosh cross_entropy_with_softmax element_and element_divide element_max "
             "element_min element_not element_or element_select element_times element_xor elu equal exp "
             "expand_dims eye_like flatten floor gather greater greater_equal hard_sigmoid hardmax image_scaler "
             "input_variable leaky_relu less less_equal log log_add_exp log_softmax minus negate not_equal one_hot "
             "ones_like output_variable param_relu parameter per_dim_mean_variance_normalize placeholder "
             "placeholder_variable plus pow reciprocal reconcile_dynamic_axes reduce_l1 reduce_l2 reduce_log_sum "
-            "reduce_log_sum_exp reduce_max reduce_mean reduce_min reduce_prod reduce_sum reduce_sum_square relu "
+            "reduce_log_sum_exp reduce_max reduce_mean reduce_min reduce_sum reduce_sum_square relu "
             "reshape round selu sigmoid sin sinh softmax softplus softsign splice sqrt square squared_error "
-            "squeeze stop_gradient swapaxes tan tanh times times_transpose transpose user_function "
+            "squeeze stop_gradient swapaxes tanh times times_transpose transpose user_function "
             "weighted_binary_cross_entropy zeros_like"
         ),
+        mended={
+            "cosine_distance": "its gradient at a sample of zeros is finite (CNTK: NaN)",
+            "local_response_normalization": "a window wider than the channels is centred (CNTK: shifted)",
+            "reduce_prod": "its gradient where an element is 0 (CNTK: 0)",
+            "tan": "its gradient (CNTK: that of the square of the cosine of the result)",
+        },
         approximated={
             "Function.backward": "`root_gradients` may be a number for all samples",
             "Function.block_arguments_mapping": "inside and outside are the same variables",
@@ -149,16 +176,21 @@ NETWORKS: dict[str, Names] = {
             "slice": "strides are positive",
         },
         absent={
-            "cast": _TORCH,
-            "crop_automatic": _TORCH,
-            "forward_backward": _TORCH,
-            "labels_to_graph": _TORCH,
+            "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
+            "associative_multi_arg": "a helper of CNTK's own code",
+            "cast": TORCH,
+            "crop_automatic": TORCH,
+            "crop_automatic_with_ancestors": TORCH,
+            "custom_proxy_op": "write a UserFunction, or a torch extension",
+            "forward_backward": TORCH,
+            "labels_to_graph": TORCH,
             "native_user_function": "write a UserFunction, or a torch extension",
             "optimized_rnnstack": "use layers.Recurrence(layers.LSTM(n)), which runs by torch's kernel",
-            "random_sample_inclusion_frequency": _TORCH,
+            "random_sample_inclusion_frequency": TORCH,
             "register_native_user_function": "write a UserFunction, or a torch extension",
-            "roi_pooling": _TORCH,
-            "straight_through_impl": _TORCH,
+            "roi_pooling": TORCH,
+            "roipooling": "use torchvision.ops.roi_pool in a UserFunction",
+            "straight_through_impl": TORCH,
             "to_batch": _FEED,
             "to_sequence": _FEED,
             "to_sequence_like": _FEED,
@@ -179,6 +211,8 @@ NETWORKS: dict[str, Names] = {
             "load_model": _FILE,
         },
         absent={
+            "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
+            "native_user_function": "write a UserFunction, or a torch extension",
             "register_native_user_function": "write a UserFunction, or a torch extension",
             "register_udf_deserialize_callback": "no user's function is in a file: build the network and use `restore`",
         },
@@ -193,7 +227,7 @@ NETWORKS: dict[str, Names] = {
             "scatter": "lengths follow from the condition: no `new_sequence_axis_typeinfo`",
         },
         absent={
-            "reduce_concat": _TORCH,
+            "reduce_concat": TORCH,
             "unpack": "sequence.softmax and sequence.reduce_sum attend without it, or use torch",
             "window": "use layers.PastValueWindow",
         },
@@ -220,6 +254,7 @@ NETWORKS: dict[str, Names] = {
         approximated={
             "Variable.uid": _UID,
         },
+        absent={"VariableMixin": "use `Variable`"},
         added={
             "Constant.tensor": "the `torch.nn.Parameter`",
             "Parameter.tensor": "the `torch.nn.Parameter`",

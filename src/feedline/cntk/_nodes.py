@@ -9,10 +9,30 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk.axis import Axis
+from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.errors import CompatError
 from feedline.graph import BATCH, Node, Weights
 from feedline.graph.node import parameter_node
 
 _BATCH_NAME = Axis.default_batch_axis().name
+
+
+# Dimensions that a shape leaves open: told by its first use, or different from minibatch to minibatch.
+InferredDimension, FreeDimension = -1, -3
+
+# What CNTK calls by other names than NumPy, the numbers of its own table among them.
+_TYPES: dict[Any, str] = {
+    float: "float64",
+    int: "float32",
+    "float": "float32",
+    "int": "int8",
+    1: "float32",
+    2: "float64",
+    4: "float16",
+    5: "int8",
+    6: "int16",
+}
+_KNOWN = ("float16", "float32", "float64", "int8", "int16")
 
 
 def dims(shape: Any) -> tuple[int, ...]:
@@ -20,18 +40,42 @@ def dims(shape: Any) -> tuple[int, ...]:
 
     Raises:
         TypeError: neither.
+        CompatError: a dimension that differs between minibatches.
     """
     if isinstance(shape, numbers.Integral):
-        return (int(shape),)
+        shape = (shape,)
     try:
-        return tuple(int(n) for n in shape)
+        found = tuple(int(n) for n in shape)
     except TypeError:
         raise TypeError(f"expected a shape as a number or a tuple of numbers, got {shape!r}") from None
+    if FreeDimension in found:
+        raise CompatError(
+            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: declare the input by "
+            "sequence.input_variable and feed sequences"
+        )
+    return found
 
 
 def dtype_name(dtype: Any) -> str:
-    """Name of a NumPy type or of Python's float, which is float32 here as in CNTK."""
-    return "float32" if dtype is float else np.dtype(dtype).name
+    """NumPy's name of an element type as scripts write it: ``'float'`` is single precision, and ``float`` double.
+
+    Raises:
+        ValueError: CNTK has none like it.
+    """
+    try:
+        name = _TYPES.get(dtype) or np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if isinstance(dtype, bool) or name not in _KNOWN:
+        raise ValueError(f"expected a data type of {', '.join(_KNOWN)}, got {dtype!r}")
+    return name
+
+
+def default_dtype_name(dtype: Any) -> str:
+    """As `dtype_name`; None is what `default_options` says, or single precision."""
+    if dtype is None:
+        dtype = get_default_override(None, dtype=default_override_or(np.float32))
+    return dtype_name(dtype)
 
 
 def axis_names(axes: Iterable[Axis]) -> tuple[str, ...]:
@@ -59,7 +103,7 @@ def constant_node(value: Any, dtype: Any = None, name: str = "") -> Node:
     kind = dtype_name(dtype) if dtype is not None else array.dtype.name if array.dtype.kind == "f" else "float32"
     if not isinstance(value, np.ndarray) and dtype is None:
         kind = "float32"
-    array = array.astype(kind)
+    array = np.array(array, kind)  # a copy: what the script does to its own afterwards is its own
     return parameter_node(Weights(array.shape, lambda shape: array, kind, trains=False), name)
 
 
@@ -84,9 +128,10 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 
 
 def nodes_of(*operands: Any) -> list[Node]:
-    """As `node_of`; constants take the type of the first operand that is none."""
+    """As `node_of`; constants take the type of the first operand that is none, and alone single precision."""
     own = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
-    dtype = next((element_type(node) for node in own if node is not None), None)
+    alone = "float32" if len(operands) == 1 else None
+    dtype = next((element_type(node) for node in own if node is not None), alone)
     return [node_of(operand, dtype) for operand in operands]
 
 

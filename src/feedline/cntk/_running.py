@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.data import Value as Packed
 from feedline.graph import Node
 
 
@@ -20,8 +25,20 @@ class Runs(Operand):
         """What it is applied to."""
         raise NotImplementedError
 
-    _roots: list[Node]
+    _held: list[Node]
     _networks: dict[tuple[Node, ...], Any]
+    _seen: int
+
+    @property
+    def _roots(self) -> list[Node]:
+        """Its outputs, as they are now."""
+        if self._seen != replacements():
+            self._roots = present(self._held)
+        return self._held
+
+    @_roots.setter
+    def _roots(self, roots: list[Node]) -> None:
+        self._held, self._seen, self._networks = roots, replacements(), {}
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
         """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""
@@ -32,9 +49,16 @@ class Runs(Operand):
             self._networks[roots] = Network(roots)
         return self._networks[roots]
 
-    def _run(self, arguments: Any, outputs: Any, device: Any, training: bool, wanted: Sequence[Node] = ()) -> Any:
-        """(network, feeds, results); rows of ``wanted`` inputs are leaves of autograd."""
-        from feedline.data import Value as Packed
+    def _run(
+        self,
+        arguments: Any,
+        outputs: Any,
+        device: Any,
+        training: bool,
+        wanted: Sequence[Node] = (),
+        own: bool = False,
+    ) -> Any:
+        """(network, feeds, results); rows of ``wanted`` inputs are leaves of autograd; ``own``: data is copied."""
         from feedline.graph.packed import Packed as Rows
 
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
@@ -44,6 +68,8 @@ class Runs(Operand):
         network.train(training)
         order = [v.node for v in self.arguments]
         feeds = feeds_of(arguments, network.inputs, order)
+        if own:
+            feeds = {node: _owned(given) for node, given in feeds.items()}
         for node in wanted:
             given = feeds.get(node)
             if isinstance(given, Packed):
@@ -95,7 +121,9 @@ class Runs(Operand):
         keep = bool(keep_for_backward)
         with torch.enable_grad() if keep else torch.no_grad():
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
-            network, feeds, results = self._run(arguments, outputs, device, True, _dense(inputs, arguments, self))
+            # What is kept for backward must not change with the script's arrays.
+            wanted = _dense(inputs, arguments, self)
+            network, feeds, results = self._run(arguments, outputs, device, True, wanted, keep)
         state = (network, feeds, results) if keep else None
         return state, handed(network, results, as_numpy)
 
@@ -107,8 +135,6 @@ class Runs(Operand):
         Raises:
             ValueError: no state of `forward`.
         """
-        import torch
-
         if state is None:
             raise ValueError("expected the state of forward(..., keep_for_backward=...), got None")
         network, feeds, results = state
@@ -118,13 +144,8 @@ class Runs(Operand):
         pairs = [(r.data, by_node[n], n) for n, r in zip(network.roots, results, strict=True) if n in by_node]
         wanted = list(variables)
         tensors = [_leaf(v.node, network, feeds) for v in wanted]
-        gradients = torch.autograd.grad(
-            [data for data, _, _ in pairs],
-            tensors,
-            [rows_of(g, data, n.shape) for data, g, n in pairs],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        roots, weights = [data for data, _, _ in pairs], [rows_of(g, data, n.shape) for data, g, n in pairs]
+        gradients = _differentiated(roots, tensors, weights, keep=True)
         return _gradients(wanted, tensors, gradients, feeds, as_numpy)
 
     def grad(
@@ -163,7 +184,7 @@ class Runs(Operand):
             every: list[Any] = [variable_of(root), *more]
             network, feeds, results = self._run(at, every, device, True, fed)
             tensors = [_leaf(v.node, network, feeds) for v in wanted]
-            gradients = torch.autograd.grad(results[0].data.sum(), tensors, allow_unused=True)
+            gradients = _differentiated([results[0].data.sum()], tensors, None)
         found = _gradients(wanted, tensors, gradients, feeds, as_numpy)
         result = next(iter(found.values())) if len(found) == 1 else found
         if outputs is None:
@@ -189,6 +210,27 @@ def _dense(nodes: Sequence[Node], arguments: Any, function: Runs) -> list[Node]:
     """Those that are fed dense rows, of which gradients can be taken."""
     feeds = feeds_of(arguments, nodes, [v.node for v in function.arguments])
     return [n for n in nodes if n in feeds and not getattr(feeds[n], "is_sparse", False)]
+
+
+def _owned(given: Any) -> Any:
+    """Data that shares nothing with the script's arrays."""
+    return given.select(np.arange(given.num_sequences)) if isinstance(given, Packed) else given
+
+
+def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, keep: bool = False) -> Sequence[Any]:
+    """Gradients; None where nothing depends on a tensor, or in a way that has no derivative."""
+    import torch
+
+    moving = [i for i, root in enumerate(roots) if root.requires_grad]
+    if not moving or not any(tensor.requires_grad for tensor in tensors):
+        return [None] * len(tensors)
+    given = None if weights is None else [weights[i] for i in moving]
+    wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
+    found = torch.autograd.grad(
+        [roots[i] for i in moving], [tensors[i] for i in wanted], given, retain_graph=keep, allow_unused=True
+    )
+    by_place = dict(zip(wanted, found, strict=True))
+    return [by_place.get(i) for i in range(len(tensors))]
 
 
 def _leaf(node: Node, network: Any, feeds: Mapping[Node, Any]) -> Any:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.cntk._nodes import axis_names, dims, dtype_name, node_of
+from feedline.cntk._nodes import axis_names, default_dtype_name, dims, node_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Variable, placeholder, variable_of
 from feedline.graph import Node, apply
@@ -41,7 +41,7 @@ def typed(kind: Any, name: str) -> Variable:
         return placeholder(shape, axes, name)
     named = axis_names(axes)
     return variable_of(
-        input_node(dims(shape), named, name, kind.get("is_sparse", False), dtype_name(kind.get("dtype", float)))
+        input_node(dims(shape), named, name, kind.get("is_sparse", False), default_dtype_name(kind.get("dtype")))
     )
 
 

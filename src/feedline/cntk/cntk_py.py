@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feedline.cntk._names import explain
+from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
 from feedline.cntk.logging._writer import ProgressWriter
 
@@ -30,6 +31,9 @@ __all__ = [
     "StorageFormat_SparseCSC",
     "ctf_deserializer",
     "force_deterministic_algorithms",
+    "get_random_seed",
+    "is_random_seed_fixed",
+    "reset_random_seed",
     "set_fixed_random_seed",
     "to_dictionary",
 ]
@@ -186,8 +190,24 @@ def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
 
 
 def set_fixed_random_seed(value: int) -> None:
-    """Seed torch's generators, from which initial parameters and dropout come."""
+    """From now on every parameter is filled from this seed; torch's generators, of dropout, are seeded with it once."""
+    seeds.fixed = int(value)
     importlib.import_module("torch").manual_seed(value)
+
+
+def reset_random_seed(value: int = 0) -> None:
+    """No seed is fixed any longer; parameters are filled from this one, the next one, and so on."""
+    seeds.reset(int(value))
+
+
+def is_random_seed_fixed() -> bool:
+    """Whether all parameters are filled from one seed."""
+    return seeds.fixed is not None
+
+
+def get_random_seed() -> int:
+    """The seed from which the next parameter is filled."""
+    return seeds.current()
 
 
 def force_deterministic_algorithms() -> None:

@@ -99,8 +99,8 @@ class NDArrayView:
         return not isinstance(self._data, np.ndarray)
 
     def asarray(self) -> Any:
-        """The array or the CSR matrix itself."""
-        return self._data
+        """A copy, as an array or a CSR matrix."""
+        return self._data.copy()
 
     def slice_view(self, start_offset: Sequence[int], extent: Sequence[int], read_only: bool = True) -> NDArrayView:
         """Part of an array, without a copy.
@@ -135,9 +135,12 @@ def _view(data: Any, device: DeviceDescriptor | None, read_only: bool) -> NDArra
 class Value:
     """The data of one variable for one minibatch.
 
+    Arrays are copied on the way in and on the way out, as in CNTK: what a script does to its own changes no value.
+
     Args:
         batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``; a list with one array ``(length, *shape)`` or
-            CSR matrix ``(length, size)`` a sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`.
+            CSR matrix ``(length, size)`` a sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`. The
+            latter two are not copied.
         seq_starts: for each sequence whether it begins here, or goes on from the minibatch before; None: all begin.
         device: where it is wanted.
 
@@ -158,7 +161,19 @@ class Value:
     ) -> None:
         if batch is None:
             raise ValueError("expected a batch, got none")
-        self.packed, self._array = _understood(batch)
+        self._take(*_understood(batch), batch, seq_starts, device)
+
+    @classmethod
+    def over(
+        cls, batch: Any, seq_starts: Sequence[bool] | None = None, device: DeviceDescriptor | None = None
+    ) -> Value:
+        """As the constructor, without copies: for as long as nobody writes to ``batch``."""
+        value = cls.__new__(cls)
+        value._take(*_understood(batch, borrow=True), batch, seq_starts, device)
+        return value
+
+    def _take(self, packed: Packed | None, array: Any, batch: Any, seq_starts: Any, device: Any) -> None:
+        self.packed, self._array = packed, array
         self._device = device
         self.lanes: NDArray[np.int64] | None = None
         self._read_only = isinstance(batch, NDArrayView) and batch.is_read_only
@@ -197,13 +212,13 @@ class Value:
             return data if isinstance(data, Value) else Value.of(data, device)
         dtype, shape = np.dtype(var.dtype), tuple(var.shape)
         if not isinstance(data, list):
-            value = Value(data.astype(dtype, copy=False), seq_starts, device)
+            value = Value.over(data.astype(dtype), seq_starts, device)
         else:
             sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
             for i, sequence in enumerate(sequences):
                 if sequence.shape[1:] != shape:
                     raise ValueError(f"expected (length, *{shape}) for every sequence, got {sequence.shape} for {i}")
-            value = Value(sequences, seq_starts, device)
+            value = Value.over(sequences, seq_starts, device)
         value._read_only = read_only
         return value
 
@@ -297,26 +312,27 @@ class Value:
 
     @property
     def data(self) -> NDArrayView:
-        """What `asarray` gives, as a view."""
-        return _view(self.asarray(), self._device, self._read_only)
+        """As a view of what it holds; of sequences, of a padded copy."""
+        held = self._held() if self.packed is None else self.asarray()
+        return _view(held, self._device, self._read_only)
 
     # ---- as arrays --------------------------------------------------------------------------------
 
     def asarray(self) -> Any:
-        """Dense data ``(sequences, longest, *sample)``, padded by zeros; rectangular data as it is.
+        """A copy of dense data ``(sequences, longest, *sample)``, padded by zeros; of rectangular data as it is.
 
         Raises:
             ValueError: sparse sequences of different lengths: dense padding may be huge; use `as_sequences`.
         """
         if self.packed is None:
-            return self._held()
+            return self._held().copy()
         lengths = self.packed.lengths
         if self.packed.is_sparse and len(lengths) and lengths.min() != lengths.max():
             raise ValueError("expected sparse sequences of one length, got several: use as_sequences(variable)")
         return self.packed.padded(length=_longest(self.packed))
 
     def as_sequences(self, variable: Any = None) -> list[Any]:
-        """One item a sequence, without padding: arrays ``(length, *sample)``, or SciPy CSR matrices of sparse data.
+        """A copy of each sequence, unpadded: an array ``(length, *sample)``, or a SciPy CSR matrix of sparse data.
 
         Args:
             variable: whose data it is; sparse data needs one, as in CNTK, though nothing is taken from it.
@@ -327,10 +343,10 @@ class Value:
         if self.is_sparse and variable is None:
             raise ValueError("expected the variable of sparse data, got none: pass it to as_sequences")
         if self.packed is None:
-            return list(self._held())
+            return list(self._held().copy())
         if self.packed.is_sparse:
-            return [sequence.to_scipy() for sequence in self.packed.sequences()]
-        return self.packed.sequences()
+            return [sequence.to_scipy().copy() for sequence in self.packed.sequences()]
+        return [sequence.copy() for sequence in self.packed.sequences()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.asarray()
@@ -361,20 +377,20 @@ class Value:
         return f"Value({_dims(self.shape)}, {self.device.label})"
 
 
-def _understood(batch: Any) -> tuple[Packed | None, Any]:
-    """(packed, rectangular), one of them None."""
+def _understood(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
+    """(packed, rectangular), one of them None; ``borrow``: over arrays as they are."""
     if isinstance(batch, Value):
         return batch.packed, batch._array
     if isinstance(batch, Packed):
         return batch, None
     if isinstance(batch, NDArrayView):
-        return None, batch.asarray()
+        return None, batch._data
     if hasattr(batch, "tocsr"):
-        return None, _typed(batch.tocsr())
+        return None, _typed(batch.tocsr(copy=not borrow))
     if isinstance(batch, (list, tuple)) and batch and (isinstance(batch[0], np.ndarray) or hasattr(batch[0], "tocsr")):
         packed = Packed.from_sequences([_typed(x.tocsr() if hasattr(x, "tocsr") else np.asarray(x)) for x in batch])
         return packed, None
-    array = np.asarray(batch)
+    array = np.asarray(batch) if borrow else np.array(batch)
     if array.dtype == object:
         raise ValueError("expected nested lists of one length at each level, got ragged ones; use a list of arrays")
     if not isinstance(batch, np.ndarray) and array.dtype not in _TYPES:

@@ -1,6 +1,6 @@
-"""`cntk.initializer`: first values of parameters, by CNTK's rules for fan-in and fan-out, from torch's generators.
+"""`cntk.initializer`: first values of parameters, the numbers that CNTK draws on a CPU.
 
-Distributions are CNTK's, random streams are not: the same seed gives other numbers here.
+Seeds are given out as CNTK does, see `cntk._seeds`; the numbers agree to the last bit or two of the parameters' type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from feedline.cntk import _random_numbers
+from feedline.cntk._seeds import SentinelValueForAutoSelectRandomSeed, seeds
+
 __all__ = [
+    "DefaultParamInitScale",
+    "SentinelValueForAutoSelectRandomSeed",
+    "SentinelValueForInferParamInitRank",
     "bilinear",
     "glorot_normal",
     "glorot_uniform",
@@ -24,15 +30,20 @@ __all__ = [
     "xavier",
 ]
 
+# CNTK's words for what is not given.
+SentinelValueForInferParamInitRank = 2**31 - 1
+DefaultParamInitScale = 1
+
 
 class Initializer:
     """Fills a new parameter.
 
     Args:
-        draw: ``draw(tensor, fan_in, fan_out, generator)`` fills a torch tensor in place.
+        draw: ``draw(flat, fan_in, fan_out, seed)`` fills a torch tensor of one axis in place.
         output_rank: how many of the last axes are outputs; negative: of the first ones, as convolution kernels have it.
         filter_rank: how many axes, from the end, are a window of a convolution.
-        seed: of a generator of its own at each fill; None: torch's global one.
+        seed: of a generator of its own at each fill; None: each parameter takes one when it is made.
+        dtype: name of the element type to compute in.
     """
 
     def __init__(
@@ -41,24 +52,32 @@ class Initializer:
         output_rank: int | None = None,
         filter_rank: int | None = None,
         seed: int | None = None,
+        dtype: str = "float32",
     ) -> None:
-        self.draw, self.output_rank, self.filter_rank, self.seed = draw, output_rank, filter_rank, seed
+        self.dtype = dtype
+        self.draw, self.output_rank, self.filter_rank = draw, output_rank, filter_rank
+        self.seed = None if seed == SentinelValueForAutoSelectRandomSeed else seed
 
     def __call__(self, shape: tuple[int, ...]) -> Any:
-        """A tensor of this shape, float32."""
+        """A tensor of this shape."""
         import torch
 
-        generator = None
-        if self.seed is not None:
-            generator = torch.Generator().manual_seed(self.seed)
-        tensor = torch.empty(shape)
-        self.draw(tensor, *fans(shape, self.output_rank, self.filter_rank), generator)
+        tensor = torch.empty(shape, dtype=torch.float64 if self.dtype == "float64" else torch.float32)
+        seed = seeds.next() if self.seed is None else self.seed
+        self.draw(tensor.reshape(-1), *fans(shape, self.output_rank, self.filter_rank), seed)
         return tensor
+
+    def seeded(self, dtype: str) -> Initializer:
+        """The same for one parameter of a type, which is filled alike however often."""
+        seed = seeds.next() if self.seed is None else self.seed
+        return Initializer(self.draw, self.output_rank, self.filter_rank, seed, dtype)
 
 
 def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | None) -> tuple[float, float]:
     """Inputs and outputs of one unit: the window counts for both."""
-    window_rank = filter_rank or 0
+    if output_rank == SentinelValueForInferParamInitRank:
+        output_rank = None
+    window_rank = 0 if filter_rank in (None, SentinelValueForInferParamInitRank) else filter_rank
     own, window = shape[: len(shape) - window_rank], math.prod(shape[len(shape) - window_rank :])
     out_rank = 1 if output_rank is None else output_rank
     if abs(out_rank) > len(own):
@@ -80,17 +99,26 @@ def initializer_with_rank(initializer: Any, output_rank: int | None = None, filt
     )
 
 
+_PIECE = 1 << 24  # numbers made at once
+
+
 def _uniform_within(limit: Callable[[float, float], float]) -> Callable[..., Any]:
-    def draw(tensor: Any, fan_in: float, fan_out: float, generator: Any) -> Any:
+    def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
+        import torch
+
         width = limit(fan_in, fan_out)
-        return tensor.uniform_(-width, width, generator=generator)
+        for first in range(0, len(flat), _PIECE):
+            part = flat[first : first + _PIECE]
+            part.copy_(torch.from_numpy((2 * _random_numbers.uniform(seed, first, len(part)) - 1) * width))
 
     return draw
 
 
-def _normal_with(deviation: Callable[[float, float], float]) -> Callable[..., Any]:
-    def draw(tensor: Any, fan_in: float, fan_out: float, generator: Any) -> Any:
-        return tensor.normal_(0, deviation(fan_in, fan_out), generator=generator)
+def _normal_with(deviation: Callable[[float, float], float], numbers: Any = _random_numbers.normal) -> Any:
+    def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
+        import torch
+
+        flat.copy_(torch.from_numpy(numbers(seed, len(flat)) * deviation(fan_in, fan_out)))
 
     return draw
 
@@ -109,13 +137,7 @@ def normal(
 
 def truncated_normal(stdev: float = 1.0, seed: int | None = None) -> Initializer:
     """Normal, drawn again beyond two standard deviations."""
-
-    def draw(tensor: Any, fan_in: float, fan_out: float, generator: Any) -> Any:
-        from torch.nn.init import trunc_normal_
-
-        return trunc_normal_(tensor, 0.0, stdev, -2 * stdev, 2 * stdev, generator=generator)
-
-    return Initializer(draw, seed=seed)
+    return Initializer(_normal_with(lambda i, o: stdev, _random_numbers.truncated_normal), seed=seed)
 
 
 def xavier(
@@ -156,7 +178,7 @@ def he_normal(
 def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
     """Weights of bilinear interpolation in each window (…, kernel_height, kernel_width)."""
 
-    def draw(tensor: Any, fan_in: float, fan_out: float, generator: Any) -> Any:
+    def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
         import torch
 
         def ramp(size: int) -> Any:
@@ -164,7 +186,7 @@ def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
             centre = factor - 1 if size % 2 else factor - 0.5
             return 1 - np.abs(np.arange(size) - centre) / factor
 
-        kernel = np.outer(ramp(kernel_height), ramp(kernel_width))
-        return tensor.copy_(torch.from_numpy(kernel).to(tensor.dtype).expand_as(tensor))
+        kernel = torch.from_numpy(np.outer(ramp(kernel_height), ramp(kernel_width)).ravel())
+        flat.reshape(-1, len(kernel)).copy_(kernel)
 
-    return Initializer(draw)
+    return Initializer(draw, seed=0)  # it draws nothing, and takes no seed

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk._names import explain
-from feedline.cntk._nodes import axes_of, axis_names, dims, dtype_name, element_type
+from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present
 from feedline.cntk.axis import Axis
 from feedline.graph import Node, Weights
 from feedline.graph.node import input_node, parameter_node, placeholder_node
@@ -156,17 +158,17 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        node = input_node(
-            dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, dtype_name(dtype or np.float32)
-        )
+        node = input_node(dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype))
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:
-        self._node, self._needs_gradient = node, needs_gradient
+        self._node, self._needs_gradient, self._seen = node, needs_gradient, replacements()
 
     @property
     def node(self) -> Node:
         """In the graph."""
+        if self._seen != replacements():
+            (self._node,), self._seen = present([self._node]), replacements()
         return self._node
 
     @property
@@ -254,7 +256,8 @@ class Variable(Operand):
         return self.node is other.node if isinstance(other, Variable) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.node)
+        # Stays when placeholders below it are replaced.
+        return hash(self._node.uid)
 
     def __repr__(self) -> str:
         kind = self.node.op.capitalize() if self.node.is_leaf else "Output"
@@ -309,7 +312,7 @@ class Parameter(_Weighted):
     Args:
         shape: -1 where its first use tells; None: that of ``init``.
         init: a number, an array, or an initializer of `cntk.initializer`.
-        dtype: float32, float64 or float16; None: that of an array, or float32.
+        dtype: float32, float64 or float16; None: what `default_options` says, or float32, also of an array of another.
         device: where it is wanted; networks move it.
         name: its name.
 
@@ -346,20 +349,26 @@ def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Nod
     if isinstance(init, Initializer):
         if shape is None:
             raise ValueError("expected a shape with an initializer, got none")
-        fill: Any = init
+        fill: Any = init.seeded(default_dtype_name(dtype))
     else:
-        given = np.asarray(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
+        # A copy: the tensor is filled later, and what the script does to its array until then is its own.
+        given = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
         if init is None and shape is None:
             raise ValueError("expected a shape or an initial value, got neither")
         shape = given.shape if shape is None else shape
-        if dtype is None and isinstance(init, np.ndarray) and given.dtype.kind == "f":
-            dtype = given.dtype
 
         def fill(wanted: tuple[int, ...], value: NDArray[Any] = given) -> NDArray[Any]:
             return np.broadcast_to(value, wanted)
 
-    weights = Weights(dims(shape), fill, dtype_name(dtype or np.float32), trains, keeps=not trains and bool(name))
+    weights = Weights(dims(shape), fill, default_dtype_name(dtype), trains, keeps=not trains and bool(name))
     return parameter_node(weights, name)
+
+
+def own_dtype(value: Any, dtype: Any) -> Any:
+    """The element type of `parameter` and `constant`: that of an array of floating point numbers, or float32."""
+    if dtype is not None:
+        return dtype
+    return value.dtype if isinstance(value, np.ndarray) and value.dtype.kind == "f" else np.float32
 
 
 def variable_of(node: Node, needs_gradient: bool = False) -> Variable:

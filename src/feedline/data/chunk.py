@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data.faults import BadEntries
+from feedline.data.faults import BadEntriesError
 from feedline.data.schema import Schema
 from feedline.data.value import DenseValue, SparseValue, Value, as_arrays, counted_lengths
 from feedline.errors import DataError, SchemaError
@@ -115,7 +115,7 @@ class Chunk:
         errors = {i: self.errors[k] for i, k in enumerate(which.tolist()) if k in self.errors} if self.errors else {}
         try:
             arrays = gatherer.gather(None, np.ascontiguousarray(which, np.int64))
-        except BadEntries as found:
+        except BadEntriesError as found:
             arrays = found.arrays
             errors = found.errors(list(self.schema), None, None) | errors
         return Chunk(self.schema, values_of(self.schema, arrays), errors)
@@ -124,7 +124,7 @@ class Chunk:
         """The sequences ``start:stop`` as a chunk over the same arrays."""
         values = {name: value.slice(start, stop) for name, value in self.values.items()}
         errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
-        return Chunk(self.schema, values, errors)
+        return Chunk(self.schema, values, errors, seals=self.seals)
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]

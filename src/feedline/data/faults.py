@@ -75,24 +75,28 @@ def unreadable(address: int) -> DataError:
 
 
 def cut(address: int) -> DataError:
-    """Memory that is mapped from beyond the end of its file by now."""
+    """Memory that its file, as it is by now, no longer holds."""
     place = locate(address)
+    what = "expected a file that stays as it is while it is mapped"
     if place is None:
-        return DataError("expected a mapped file as it was when it was opened, got one that was cut", hint=_RESTORE)
+        return DataError(f"{what}, got one that was cut", hint=_RESTORE)
     size = _size(place.path)
-    now = "it is gone" if size is None else f"it has {size} bytes now"
-    return DataError(
-        f"expected a file that stays as it is while it is mapped, got one that was cut: {now}",
-        path=place.path,
-        byte=place.byte,
-        hint=_RESTORE,
-    )
+    if size is None:
+        what = f"{what}, got one that was cut, and is gone"
+    elif size <= place.byte:
+        what = f"{what}, got one that was cut to {size} bytes"
+    else:
+        what = f"{what}, got one that was written to or cut"
+    return DataError(what, path=place.path, byte=place.byte, hint=_RESTORE)
 
 
 def changed(address: int) -> DataError:
     """Bounds of sequences or rows that fall, or pass the end, and did not when their chunk was read."""
     place = locate(address)
-    what = "expected offsets as they were when their chunk was read, and less than 2**63 rows in all; got an impossible range"
+    what = (
+        "expected offsets as they were when their chunk was read, and less than 2**63 rows in all; "
+        "got an impossible range"
+    )
     if place is None:
         return DataError(what, hint="if the array is written to while it is in use, give a copy of it to feedline")
     return DataError(
@@ -122,7 +126,7 @@ class BadEntry(NamedTuple):
         return f"expected {what}, got {self.entry}"
 
 
-class BadEntries(DataError):
+class BadEntriesError(DataError):
     """Sequences were copied that hold impossible entries.
 
     Attributes:

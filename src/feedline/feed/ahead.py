@@ -36,8 +36,9 @@ AHEAD_BYTES = 512 << 10
 # better.
 DEPTH = 2
 
-# Sequences that are staged ahead, at least: several times what a disk works on at once. In two minibatches, at least.
-STAGED = 1024
+# Sequences that are staged ahead, at least: many times what a disk works on at once, so that it has work while the
+# consumer has none or gets no core. In two minibatches, at least.
+STAGED = 4096
 # Memory for one that is staged, beyond its own bytes: the rest of the pages it begins and ends in.
 STAGED_BYTES = 8 << 10
 
@@ -159,4 +160,8 @@ class Ahead:
             return reader.stage(slots, index)
         if reader.has_errors and errors_among(reader, slots, index):
             return None
-        return self._chunks.start(slots, index)
+        try:
+            return self._chunks.start(slots, index)
+        except Exception:
+            # A file that was cut, say. Raised when its turn comes: the one before it is still to be delivered.
+            return None

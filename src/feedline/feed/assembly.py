@@ -90,7 +90,7 @@ class ChunkSet:
         """The values of sequences that were staged, or of those at the places ``which``.
 
         Raises:
-            BadEntries, DataError: as `gather`.
+            BadEntriesError, DataError: as `gather`.
         """
         return self.values(staged.gather(which))
 
@@ -125,7 +125,7 @@ class ChunkSet:
 
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
-            BadEntries: sequences hold impossible entries; `values` makes values of its arrays.
+            BadEntriesError: sequences hold impossible entries; `values` makes values of its arrays.
             DataError: a mapped file was cut, has changed, or its disk fails.
         """
         if len(index) == 0:

@@ -9,22 +9,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.content import ContentDigest
 from feedline.feed.formats.csv import read_csv_chunks
+from feedline.feed.formats.files import open_file
 from feedline.feed.formats.guess import FILES, SUFFIXES, guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.protocol import Deserializer, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
 from feedline.feed.shuffling import Settings, shuffled
+
+_PIECE_BYTES = 4 << 20
 
 
 class Summary(NamedTuple):
@@ -83,7 +87,7 @@ def convert(
         shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
             store from front to back, at the speed of the disk, is a good shuffle. Writes the data twice, and needs
             twice its room meanwhile. If it is interrupted or killed, the same call goes on where it stopped.
-        memory: bytes that shuffling may hold.
+        memory: bytes that shuffling may hold; above 2 GiB, also what `open_corpus` is told for a path.
 
     Raises:
         DataError: an unreadable sequence or chunk, or a full disk; nothing is left behind but what a shuffle that was
@@ -117,9 +121,9 @@ def convert(
             progress=progress,
         )
     writer: StoreWriter | None = None
-    skipped = 0
+    skipped = seen = 0
     try:
-        for chunk, done, total in _read_all(source, streams):
+        for chunk, done, total in _read_all(source, streams, memory):
             if writer is None:
                 writer = StoreWriter(
                     destination,
@@ -129,13 +133,17 @@ def convert(
                     overwrite=overwrite,
                     compression=compression,
                 )
-            valid = chunk.valid
-            if valid is not None:
-                if on_error == "raise":
-                    raise chunk.errors[min(chunk.errors)]
-                skipped += len(chunk.errors)
-                chunk = chunk.take(np.flatnonzero(valid))
-            writer.write(chunk)
+            # Copied piece by piece: entries are checked then, and views of a mapped file are not looked at otherwise.
+            for piece in chunk.pieces(_PIECE_BYTES):
+                valid, count = piece.valid, piece.num_sequences
+                if valid is not None:
+                    if on_error == "raise":
+                        first = min(piece.errors)
+                        raise piece.errors[first].located(sequence=seen + first)
+                    skipped += len(piece.errors)
+                    piece = piece.take(np.flatnonzero(valid))
+                writer.write(piece)
+                seen += count
             if progress is not None:
                 progress(done, total)
         if writer is None:
@@ -170,14 +178,15 @@ def _convert_shuffled(
         content.numbers(source.num_chunks())
         identity = f"{source.digest()} {content.hexdigest()}"
     elif guess_format(source) == "csv":
-        with open(source, "rb") as file:
-            content.file(file, os.path.getsize(source))
+        with open_file(source) as file:
+            content.file(file, os.fstat(file.fileno()).st_size)
         identity = f"{content.hexdigest()} {streams!r}"
     else:
-        with contextlib.closing(open_corpus(source, **(streams or {}))) as corpus:
+        memory = max(settings.memory, CHUNK_MEMORY)
+        with contextlib.closing(open_corpus(source, memory=memory, **(streams or {}))) as corpus:
             return _convert_shuffled(corpus, destination, None, settings, overwrite=overwrite, progress=progress)
     manifest, skipped = shuffled(
-        lambda done: _read_all(source, streams, done),
+        lambda done: _read_all(source, streams, settings.memory, done),
         destination,
         settings._replace(source=identity),
         overwrite=overwrite,
@@ -186,7 +195,7 @@ def _convert_shuffled(
     return _summary(destination, manifest, skipped)
 
 
-def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer:
+def open_corpus(path: str | os.PathLike[str], *, memory: int = CHUNK_MEMORY, **streams: Stream) -> Deserializer:
     """A deserializer for what is at ``path``, whatever its format.
 
     ============================  ==================================================================
@@ -201,6 +210,7 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
 
     Args:
         path: file or folder; ``.npy`` files and stores are mapped, ``.npz`` is loaded.
+        memory: bytes that a decoded chunk of CTF or Parquet, or all arrays of an ``.npz`` file together, may take.
         streams: declarations. CTF is read with exactly these; for other formats they choose streams, which
             must be what is declared.
 
@@ -208,11 +218,12 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
         DataError: nothing there, nothing known, or damaged.
         SchemaError: a stream is missing or not as declared.
     """
+    whole_number("memory", memory, 1)
     kind = guess_format(path)
     if kind == "ctf":
         from feedline.feed.formats.ctf import CTFDeserializer
 
-        return CTFDeserializer(path, streams or infer_ctf_streams(path))
+        return CTFDeserializer(path, streams or infer_ctf_streams(path), memory=memory)
     if kind == "csv":
         raise DataError(
             "expected a format that can be fed from, got CSV",
@@ -222,34 +233,57 @@ def open_corpus(path: str | os.PathLike[str], **streams: Stream) -> Deserializer
     if kind == "parquet":
         from feedline.feed.formats.parquet import ParquetDeserializer
 
-        return ParquetDeserializer(path, streams or None)
+        return ParquetDeserializer(path, streams or None, memory=memory)
     corpus: Deserializer
     if kind == "store":
         corpus = StoreDeserializer(path, list(streams) or None)
     else:
-        corpus = _open_numpy(Path(path), kind, streams)
+        corpus = _open_numpy(Path(path), kind, streams, memory)
     _check_declared(corpus, streams)
     return corpus
 
 
-def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream]) -> ArrayDeserializer:
+def _open_numpy(path: Path, kind: str, streams: Mapping[str, Stream], memory: int) -> ArrayDeserializer:
     files = sorted(path.glob("*.npy"), key=os.fsencode) if kind == "npy folder" else [path]
     arrays: dict[str, Any] = {}
     for file in files:
-        try:
-            loaded = np.load(file, mmap_mode=None if kind == "npz" else "r", allow_pickle=False)
-            if kind == "npz":
-                arrays.update({name: loaded[name] for name in loaded.files})
-            else:
-                arrays["x" if kind == "npy" else file.stem] = loaded
-        except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
-            raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
+        with open_file(file, -1) as opened:
+            try:
+                if kind == "npz":
+                    arrays.update(_load_npz(opened, streams, memory))
+                else:
+                    # By its name, as a map takes a file's descriptor only together with it.
+                    arrays["x" if kind == "npy" else file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
+            except _TooLargeError as error:
+                raise DataError(
+                    str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"
+                ) from None
+            except Exception as error:  # NumPy lets whatever zipfile, zlib and its own parser raise through
+                raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
     if missing := [name for name in streams if name not in arrays]:
         raise SchemaError(f"expected the arrays {', '.join(missing)} in {path}, which has {', '.join(arrays)}")
     size = next((name for name, stream in streams.items() if stream.defines_size), None)
     corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size)
     corpus.name = str(path)
     return corpus
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+def _load_npz(file: BinaryIO, names: Collection[str], memory: int) -> dict[str, NDArray[Any] | None]:
+    """The arrays ``names``, or all, of a file that may hold far more than its own size; None for the others."""
+    with np.load(file, allow_pickle=False) as found:
+        # No more than this is decompressed, whatever the arrays' own headers say.
+        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in found.zip.infolist()}
+        wanted = [name for name in found.files if not names or name in names]
+        total = sum(sizes[name] for name in wanted)
+        if total > memory:
+            raise _TooLargeError(
+                f"expected at most {memory} bytes when loaded (memory), got {total} in {', '.join(wanted)}"
+            )
+        return {name: found[name] if name in wanted else None for name in found.files}
 
 
 def _check_declared(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
@@ -260,7 +294,7 @@ def _check_declared(corpus: Deserializer, streams: Mapping[str, Stream]) -> None
 
 
 def _read_all(
-    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None, start: int = 0
+    source: Deserializer | str | os.PathLike[str], streams: Mapping[str, Any] | None, memory: int, start: int = 0
 ) -> Iterator[tuple[Chunk, int, int]]:
     """All chunks from number ``start`` on, with the stored bytes read so far and in all."""
     if isinstance(source, Deserializer):
@@ -278,7 +312,7 @@ def _read_all(
         for chunk in itertools.islice(read_csv_chunks(source, streams, on_block=count), start, None):
             yield chunk, min(read, total), total
     else:
-        corpus = open_corpus(source, **(streams or {}))
+        corpus = open_corpus(source, memory=max(memory, CHUNK_MEMORY), **(streams or {}))
         try:
             yield from _chunks(corpus, start)
         finally:

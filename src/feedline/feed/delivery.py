@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Minibatch, Schema, Value
 from feedline.data.chunk import values_of
-from feedline.data.faults import BadEntries
+from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
@@ -161,11 +161,9 @@ class Delivery:
             if good is not None:
                 which, ids = np.flatnonzero(good), ids[good]
         try:
-            if staged is None:
-                values = self._ahead.gather(parts, slots, index)
-            else:
-                values = self._ahead.unstage(staged, which)
-        except BadEntries as found:
+            ahead = self._ahead
+            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
+        except BadEntriesError as found:
             values = values_of(self._corpus.schema, found.arrays)
             errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
             values, ids, good = self._without(errors, values, ids, good, rank)
@@ -191,7 +189,8 @@ class Delivery:
         if not errors:
             return None
         good = np.ones(len(ids), np.bool_)
-        for i, error in sorted(errors.items()):
+        for i, unplaced in sorted(errors.items()):
+            error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
                 # A copy: the traceback of one that the chunk keeps would keep the chunk, and all callers, alive.
                 raise copy.copy(error) from error.__cause__

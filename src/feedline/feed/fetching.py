@@ -8,6 +8,9 @@ threads (native/include/feedline/fetch.h) bring them into memory of our own firs
 - in the *order of the corpus*, blocks of it, as far ahead as the budget goes;
 - of a *whole* shuffle, the sequences of the minibatches to come, each by itself (`Ahead` asks for them).
 
+Processes of one machine that share the data read blocks through the page cache after all, so that each comes from the
+disk once, and have it drop what they are done with.
+
 Which of the two applies is found out while reading: a few pages are looked at every now and then, and looking costs a
 microsecond. Order and values are the same either way, and so are errors: what cannot be fetched is tried sequence by
 sequence, so that only those are lost whose own bytes cannot be read.
@@ -26,10 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk
+from feedline.data import Chunk, Value
+from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -46,11 +50,15 @@ _GROUP_UNITS = 64
 # How often a whole shuffle that finds everything in the page cache looks again, in seconds, and at how many sequences.
 _LOOK_EVERY = 0.005
 _LOOK_AT = 4
+# In order: blocks looked at together.
+_LOOK_UNITS = 32
 # How many minibatches, or bytes in order, must have been in the page cache before nothing more is fetched.
 _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
 # Rows up to this size are worth to be found in the page cache: the page that has one has many.
 _SMALL_ROW = 512
+# In order: chunks whose heads are asked for before they are needed.
+_SOON = 4
 # Blocks in order that are kept behind the place in use, for minibatches that were copied ahead and dropped.
 _BEHIND_BYTES = 8 << 20
 
@@ -98,6 +106,14 @@ class _Held(NamedTuple):
     base: Ints
 
 
+def _sizes(value: Value) -> tuple[int, int]:
+    """Bytes of the rows of a value, or of its indices and values; bytes of what says where they begin."""
+    bounds = 0 if value.one_sample_each else value.offsets.nbytes
+    if isinstance(value, SparseValue):
+        bounds += value.indptr.nbytes
+    return value.nbytes - bounds, bounds
+
+
 class FetchingReader(Reader):
     """See the module.
 
@@ -136,18 +152,19 @@ class FetchingReader(Reader):
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
         self._fetcher: _native.Fetcher | None = None
         self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
+        self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
+        self._ahead = 0  # bytes of those that are not taken in yet
         self._plans: dict[tuple[int, int], _Held] = {}
         self._in_file = _Held(None, np.empty(0, np.uint32), np.empty(0, np.int64))  # marks segments of mapped slots
-        self._coming: Iterator[int] | None = None  # blocks to be fetched ahead, in the order of need
         self._next = 0  # in order: the block behind the last that was asked for
         self._wraps = False  # in order: whether another sweep follows
         self._behind: deque[int] = deque()  # in order: blocks taken in, oldest first
         self._cold = False
         self._calm = 0  # how long everything has been found in the page cache, while fetching
         self._look_at = 0.0
-        self._looked = -1
+        self._seen = (0, 0)  # in order: the sequences, from and to, for which that need not be found out again
         self._faulty = 0  # blocks held that cannot be read as a whole
 
     # ---- for the source ---------------------------------------------------------------------------
@@ -180,14 +197,8 @@ class FetchingReader(Reader):
 
     def take(self, parts: Sequence[Part]) -> tuple[Slots, Ints]:
         """Hold what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
-        if self._in_place:
-            found = [self._take_in_order(part) for part in parts]
-        else:
-            found = [self._take_of_window(part) for part in parts]
-        if len(found) == 1:
-            slots, index = found[0]
-        else:
-            slots, index = (np.concatenate(column) for column in zip(*found, strict=True))
+        take = self._take_in_order if self._in_place else self._take_of_window
+        slots, index = together([take(part) for part in parts])
         if self._whole and not self._cold:
             self._look(slots, index)
         return slots, index
@@ -235,29 +246,29 @@ class FetchingReader(Reader):
                 del self._plans[key]
             needed = {int(u) for plan in plans for u in plan.chunks}
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
-        self._coming = None
         if ahead is not None and self._budget > 0:
-            self._coming = self._in_order_of_need(ahead)
-            self._fetch_ahead()
+            try:
+                self._fetch_ahead(self._in_order_of_need(ahead))
+            except Exception as error:
+                # What cannot be read is told when it is needed: what comes before it is still good.
+                _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
     def read_on(self) -> None:
         """Nothing: what there is room for has been asked for."""
 
     def reset(self) -> None:
         """Forget what was fetched ahead: the position has jumped."""
-        self._coming = None
         self._drop([u for u, unit in self._units.items() if unit.slot is None])
 
     def close(self) -> None:
         """Let everything go and end the threads."""
-        self._coming = None
         self._plans.clear()
         self._behind.clear()
         self._drop(list(self._units))
         self._chunks.keep(set())
         self._mapped[:] = -1
         self._files.clear()
-        self._fetcher = None
+        self._fetcher = self._sample = None
 
     # ---- mapped files -----------------------------------------------------------------------------
 
@@ -278,7 +289,12 @@ class FetchingReader(Reader):
         if file.address in self._files:
             return
         try:
-            number = self._disk().add(file.path, file.size, file.address, file.identity, self.direct, not self.forced)
+            # The shares of all processes lie in the same blocks: each is read once, and found in the page cache by the
+            # others. Sequences of a whole shuffle are a process's own.
+            share = self.shared and not self._whole
+            number = self._disk().add(
+                file.path, file.size, file.address, file.identity, self.direct, not self.forced, share
+            )
         except OSError as error:
             number = None
             _log.warning(
@@ -294,11 +310,13 @@ class FetchingReader(Reader):
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
             missing = np.unique(chunks[slots < 0]).tolist()
-            for file in self._corpus.files(missing):
+            soon = range(missing[-1] + 1, min(missing[-1] + 1 + _SOON, len(self._mapped))) if self._in_place else ()
+            for file in self._corpus.files([*missing, *soon]):
                 self._know(file)
             for chunk in missing:
                 began = time.perf_counter()
-                self._mapped[chunk] = self._chunks.add(self._corpus.read(chunk))
+                views = self._sample = self._corpus.read(chunk)
+                self._mapped[chunk] = self._chunks.add(views)
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             slots = self._mapped[chunks]
@@ -324,23 +342,28 @@ class FetchingReader(Reader):
         segment.held = self._in_file
 
     def _kept(self) -> list[int]:
-        """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again."""
+        """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again.
+
+        Small rows, and the bounds of sequences and rows, as far as all of them fit; by the sizes of one chunk.
+        """
         if self._keep is None:
-            most = LEAST_AHEAD
+            chunk = self._sample
+            assert chunk is not None
+            total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
+            room = LEAST_AHEAD
             if self._whole:
-                most = max(most, (available() or 0) // 16)
-            sequences, samples = self._timeline.table.total_sequences, self._timeline.table.total_samples
-            left = most
-            self._keep = []
-            for stream in self._corpus.schema.values():
-                bits = 0
-                bounds = 8 * (sequences + (samples if stream.sparse else 0))
-                if bounds <= left:
-                    bits, left = bits | 2, left - bounds
-                row = stream.dtype.itemsize * stream.size
-                if not stream.sparse and row <= _SMALL_ROW and row * samples <= left:
-                    bits, left = bits | 1, left - row * samples
-                self._keep.append(bits)
+                room = max(room, (available() or 0) // 16)
+            pieces = []
+            for number, value in enumerate(chunk.values.values()):
+                rows, bounds = _sizes(value)
+                pieces.append((bounds * total, number, 2))
+                if rows <= _SMALL_ROW * chunk.num_sequences:
+                    pieces.append((rows * total, number, 1))
+            self._keep = [0] * len(chunk.values)
+            for nbytes, number, bit in sorted(pieces):
+                room -= int(nbytes)
+                if room >= 0:
+                    self._keep[number] |= bit
         return self._keep
 
     def _lacks(self, units: Ints, most: int) -> bool:
@@ -378,6 +401,7 @@ class FetchingReader(Reader):
         group = _Group(staged, nbytes, len(units))
         for run, unit in enumerate(units):
             self._units[unit] = _Unit(group, run)
+        self._ahead += nbytes
         self._stats.held_bytes += nbytes
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._stats.held_bytes)
 
@@ -394,6 +418,7 @@ class FetchingReader(Reader):
                 self._stats.disk_bytes += nbytes
                 self._calm = 0 if missing else self._calm + group.bytes
                 group.faulty = faulty
+            self._ahead -= int(self._table.bytes[unit])
             if found.run in group.faulty:
                 found.slot = -1
                 self._faulty += 1
@@ -405,12 +430,16 @@ class FetchingReader(Reader):
     def _drop(self, units: Iterable[int]) -> None:
         for number in units:
             unit = self._units.pop(number)
-            if unit.slot == -1:
+            if unit.slot is None:
+                self._ahead -= int(self._table.bytes[number])
+            elif unit.slot == -1:
                 self._faulty -= 1
-            elif unit.slot is not None:
+            else:
                 self._chunks.drop(unit.slot)
             unit.group.left -= 1
             if unit.group.left == 0:
+                if self.shared and unit.slot is not None:
+                    unit.group.staged.forget()
                 self._stats.held_bytes -= unit.group.bytes
 
     # ---- windows, and the whole -------------------------------------------------------------------
@@ -455,17 +484,15 @@ class FetchingReader(Reader):
             if passed >= len(self._table) or (self._whole_window and number == 0):
                 return
 
-    def _fetch_ahead(self) -> None:
+    def _fetch_ahead(self, coming: Iterator[int]) -> None:
         """Ask for the blocks to come that there is room for."""
-        assert self._coming is not None
-        room = self._budget - sum(int(self._table.bytes[u]) for u, unit in self._units.items() if unit.slot is None)
+        room = self._budget - self._ahead
         wanted = []
-        for unit in self._coming:
+        for unit in coming:
             room -= int(self._table.bytes[unit])
             if room < 0 and not self._whole_window:
                 break
             wanted.append(unit)
-        self._coming = None
         self._begin(wanted)
 
     def _look(self, slots: Slots, index: Ints) -> None:
@@ -486,19 +513,12 @@ class FetchingReader(Reader):
 
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
         segment, a, b = part
-        units = self._units_of(part)
-        last = int(units[-1])
-        if not self._cold and last != self._looked:
-            # Some blocks ahead, so that what is not there is fetched before it is needed.
-            self._looked = last
-            coming = np.arange(last, min(last + 8, len(self._table)))
-            if self._lacks(np.append(coming, units[0]), 4):
-                self._cold, self._calm, self._next = True, 0, last + 1
-        if not self._cold:
+        if not self._cold and not self._lacking_in_order(int(segment.ordinals[a]), int(segment.ordinals[b - 1])):
             self._in_their_files(segment)
             assert segment.slots is not None
             assert segment.taken is not None
             return segment.slots[a:b], segment.taken[a:b]
+        units = self._units_of(part)
         needed = np.unique(units).tolist()
         self._begin(needed)
         self._fetch_on(needed[-1])
@@ -519,16 +539,32 @@ class FetchingReader(Reader):
             self._cold = False
         return slots, index
 
+    def _lacking_in_order(self, first: int, last: int) -> bool:
+        """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.
+
+        Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, again behind half of them.
+        """
+        if self._seen[0] <= first and last < self._seen[1]:
+            return False
+        starts = self._table.starts
+        low, high = (int(np.searchsorted(starts, ordinal, side="right")) - 1 for ordinal in (first, last))
+        end = min(max(high + 1, low + _LOOK_UNITS), len(self._table))
+        self._seen = (int(starts[low]), int(starts[max(high + 1, (low + end) // 2)]))
+        if not self._lacks(np.arange(low, end), 8):
+            return False
+        self._cold, self._calm, self._next, self._seen = True, 0, high + 1, (0, 0)
+        return True
+
     def _fetch_on(self, last: int) -> None:
         """Ask for the blocks behind number ``last`` that there is room for, in whole groups."""
         total = len(self._table)
         ahead = (self._next - last - 1) % total
         if ahead > len(self._units):  # the position has jumped
             self._next = last + 1
-        room = self._budget - sum(int(self._table.bytes[u]) for u, unit in self._units.items() if unit.slot is None)
+        room = self._budget - self._ahead
         while room >= min(_GROUP_BYTES, self._budget):
             group: list[int] = []
-            nbytes = 0
+            nbytes, start = 0, self._next
             while nbytes < _GROUP_BYTES and len(group) < _GROUP_UNITS:
                 if self._next >= total:
                     if not self._wraps:
@@ -541,9 +577,15 @@ class FetchingReader(Reader):
                 group.append(unit)
                 nbytes += int(self._table.bytes[unit])
             if not group or nbytes > room:
-                self._next -= len(group)
+                self._next = start
                 return
-            self._begin(group)
+            try:
+                self._begin(group)
+            except Exception as error:
+                # What cannot be read is told when it is needed: what comes before it is still good.
+                _log.debug("%s: not read ahead: %s", self._corpus.name, error)
+                self._next = start
+                return
             room -= nbytes
 
     def _let_go(self, needed: set[int]) -> None:

@@ -79,7 +79,13 @@ Part = tuple[Segment, int, int]
 
 
 class Reader(abc.ABC):
-    """What brings sequences into memory; see the module."""
+    """What brings sequences into memory; see the module.
+
+    Attributes:
+        shared: other processes of this machine read the same data at the same time, for their shares of it.
+    """
+
+    shared = False
 
     @property
     def scattered(self) -> bool:
@@ -102,9 +108,7 @@ class Reader(abc.ABC):
         """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
         for segment, _, _ in parts:
             self.prepare(segment)
-        slots = [segment.slots[a:b] for segment, a, b in parts if segment.slots is not None]
-        index = [segment.index[a:b] for segment, a, b in parts]
-        return (slots[0], index[0]) if len(parts) == 1 else (np.concatenate(slots), np.concatenate(index))
+        return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
 
     @property
     def stages(self) -> bool:
@@ -147,6 +151,16 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Let everything go and end the threads."""
+
+
+def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:
+    """Slots and indices of several parts, as those of one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return np.empty(0, np.uint32), np.empty(0, np.int64)
+    slots, index = zip(*found, strict=True)
+    return np.concatenate(slots), np.concatenate(index)
 
 
 class MappedReader(Reader):

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Minibatch, Schema, Span, Unit
 from feedline.errors import DataError
 
+CHUNK_MEMORY = 2 << 30
+"""Bytes that a decoded chunk may take, unless told otherwise: a small file can say that it is a large one."""
+
 
 class ChunkInfo(NamedTuple):
     """What is known of a chunk before it is read.
@@ -101,7 +104,10 @@ class Deserializer(abc.ABC):
         return self.read(chunk).slice(start, stop)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """The mapped files that ``chunks``, about to be read, are views of; only where ``fetchable``."""
+        """The mapped files that ``chunks`` are views of; only where ``fetchable``.
+
+        These will be read soon: what `read` itself looks at may be asked for here, and is not to be waited for.
+        """
         return ()
 
     @abc.abstractmethod
@@ -169,7 +175,10 @@ def select_by_chunk(
         at = np.flatnonzero(chunk_of == chunk)
         part = (read or corpus.read)(chunk).take(ordinals[at] - starts[chunk])
         slots[at], index[at] = parts.add(part), np.arange(len(at))
-        errors.update((int(at[i]), error) for i, error in part.errors.items())
+        errors.update(
+            (int(at[i]), error.located(path=corpus.name, sequence=int(ordinals[at[i]])))
+            for i, error in part.errors.items()
+        )
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 
@@ -210,14 +219,15 @@ def _upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterat
     taken = 0
     while until is None or taken < until.count:
         minibatch = next_minibatch()
-        if not minibatch:
+        # The attribute: an interrupt at the start of a method would lose what counts as delivered by now.
+        if minibatch._ended:
             return
+        yield minibatch
         if until is not None:
             if until.unit is Unit.SAMPLE:
                 taken += minibatch.global_samples
             else:
                 taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
-        yield minibatch
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,11 +29,14 @@ from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Keys = NDArray[np.uint64]
 
 # Level of the key, beside those of docs/explanation/order.md.
 SHUFFLED_STORE = 9
+# A file that stands in the work folder from just before the store appears.
+DONE = "done"
 _GOLDEN = 0x9E3779B97F4A7C15
 
 # A pass holds chunks, a sorted copy of them, and what the writer has pending.
@@ -110,6 +112,7 @@ def shuffled(
         FileExistsError: something of that name is there already.
     """
     work = destination.parent / f".{destination.name}.shuffling"
+    clear_leftovers(destination)
     try:
         StoreWriter.refuse_existing(destination, overwrite)
     except FileExistsError:
@@ -117,33 +120,29 @@ def shuffled(
         raise
     with _claimed(work, settings):
         try:
-            whole = work / "whole"
-            if not whole.is_dir():
-                runs, total = _sort(chunks, work, settings, progress)
-                merged = _merge(work, runs, settings, progress, total)
-                shutil.rmtree(work / "joined", ignore_errors=True)
-                combine(merged, work / "joined")
-                with atomic_file(work / "skipped.json") as file:
-                    file.write(json.dumps(runs[-1].skipped).encode())
-                os.rename(work / "joined", whole)
-            skipped = int(json.loads((work / "skipped.json").read_text("utf-8")))
-            # Before the store appears: then nothing large is left behind by whoever is killed in between.
-            for entry in (*work.glob("run-*"), *work.glob("merged-*"), *work.glob(".*")):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            StoreWriter.refuse_existing(destination, overwrite)
-            manifest = Manifest.load(whole)
-            StoreWriter.publish(whole, destination)
+            runs, total = _sort(chunks, work, settings, progress)
+            merged = _merge(work, runs, settings, progress, total)
+            clear_leftovers(destination)
+            place = Workplace(destination)
+            try:
+                manifest = combine(merged, place.folder)
+                StoreWriter.refuse_existing(destination, overwrite)
+                (work / DONE).touch()
+                place.publish()
+            except BaseException:
+                place.drop()
+                raise
             shutil.rmtree(work)
         except BaseException as error:
             error.add_note(f"what was done so far is in {work}: the same call goes on from there; delete it to give up")
             raise
-    return manifest, skipped
+    return manifest, runs[-1].skipped
 
 
 def _tidy(work: Path) -> None:
-    """Remove what a call left that was killed between giving the store its name and its last line."""
-    if work.is_dir() and not set(os.listdir(work)) - {"lock", "plan.json", "skipped.json"}:
-        shutil.rmtree(work)
+    """Remove what a call left that was killed after it gave the store its name."""
+    if (work / DONE).exists():
+        shutil.rmtree(work, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -199,7 +198,9 @@ def _sort(
             file.write(json.dumps(run).encode())
         runs.append(run)
 
-    for chunk, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+    for mapped, done_bytes, total in chunks(begun.chunks):  # the total is that of the last
+        # A copy, which is checked: sequences with impossible entries are unreadable then.
+        chunk = mapped.take(np.arange(mapped.num_sequences))
         if chunk.errors:
             if settings.on_error == "raise":
                 raise chunk.errors[min(chunk.errors)]

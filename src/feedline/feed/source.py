@@ -7,6 +7,7 @@ open, a window of chunks and what is read ahead (the next window) in memory, one
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,12 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
+from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.delivery import Delivery
-from feedline.feed.device import on_device
+from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
+from feedline.feed.one_thread import refusal
 from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
@@ -27,7 +30,7 @@ from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
-from feedline.feed.partition import Partition
+from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, planned
 from feedline.feed.prefetch import LEAST_AHEAD, Stats
 from feedline.feed.protocol import Deserializer, upto, whole_number
@@ -41,7 +44,8 @@ DEFAULT_MINIBATCH_SIZE = 256
 class MinibatchSource:
     """Minibatches of whole sequences from a corpus, in an order that depends on the seed alone.
 
-    Not thread-safe: one thread at a time may use a source. Forked children may use their copy.
+    One thread at a time may use a source; a second one is refused. `position` and `state_dict` may be asked for from
+    any thread, also while a minibatch is made. Forked children may use their copy.
 
     Args:
         corpus: a `Deserializer`; several of them are joined by key, see `Join`.
@@ -185,6 +189,7 @@ class MinibatchSource:
         self._place = states.Place(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
+        self._inside: int | None = None  # the thread that is in a call
         self._closed = False
 
     # ---- reading ----------------------------------------------------------------------------------
@@ -202,13 +207,37 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
-                damaged.
+            StateError: the default partition has changed since the first read, or a loaded state names a place or
+                lanes that are not there, of a corpus whose chunks tell their sizes only when read.
             ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
+            RuntimeError: another thread is in a call of this source.
         """
+        return self._next(size, partition)
+
+    def _next(
+        self,
+        size: int,
+        partition: tuple[int, int] | None,
+        finish: Callable[[Minibatch], object] | None = None,
+    ) -> Minibatch:
+        """See `next_minibatch`; ``finish`` is called with the minibatch before it counts as delivered."""
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
+            return self._made(size, partition, finish)
+        finally:
+            self._inside = None
+
+    def _made(
+        self, size: int, partition: tuple[int, int] | None, finish: Callable[[Minibatch], object] | None
+    ) -> Minibatch:
         if type(size) is not int or size < 1:
             size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
+        if count > 1 and not self._reader.shared:
+            self._reader.shared = on_this_machine(count) > 1
         cursor = self._cursor
         if cursor is None:
             cursor = self._start()
@@ -219,8 +248,18 @@ class MinibatchSource:
             self._cursor = plan.after
             return Minibatch.end(self.schema, self.position)
         minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
-        self._advance(plan.after)
-        self._ahead.refill(plan.after, size, index, count, minibatch.num_sequences)
+        if finish is not None:
+            finish(minibatch)
+        after = plan.after
+        window = after.segment.plan
+        if window is not self._window_in_use:
+            self._reader.keep([window], self._timeline.chunks_after(window, self._axis.max_sweeps))
+        else:
+            self._reader.read_on()
+        self._ahead.refill(after, size, index, count, minibatch.num_sequences)
+        # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
+        # moved if and only if the minibatch was delivered.
+        self._window_in_use, self._cursor = window, after
         return minibatch
 
     def minibatches(
@@ -240,8 +279,10 @@ class MinibatchSource:
             device: of torch: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); on CUDA they
                 are copied through pinned memory by a stream of their own.
         """
-        found = upto(lambda: self.next_minibatch(size, partition), until)
-        return found if device is None else on_device(found, device)
+        if device is None:
+            return upto(lambda: self.next_minibatch(size, partition), until)
+        move = mover(device)
+        return upto(lambda: self._next(size, partition, move), until)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Minibatches of 256 samples to the end of the source."""
@@ -294,27 +335,24 @@ class MinibatchSource:
         axis = self._axis
         if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
             return None
-        cursor = axis.at(place.position, place.fingerprint)
+        try:
+            cursor = axis.at(place.position, place.fingerprint)
+        except IndexError as error:  # of a corpus whose windows have to be read to know how long they are
+            raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
         return cursor
-
-    def _advance(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        plan = cursor.segment.plan
-        if plan is not self._window_in_use:
-            self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
-        else:
-            self._reader.read_on()
 
     # ---- position and state -----------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
         """What follows the last minibatch delivered; reading ahead does not count."""
-        place = self._place.position
-        return place if self._cursor is None else self._axis.position(self._cursor, place.label_samples)
+        return self._standing_at(self._place.position, self._cursor)
+
+    def _standing_at(self, place: Position, cursor: Cursor | None) -> Position:
+        # Both are read once: another thread may move them meanwhile.
+        return place if cursor is None else self._axis.position(cursor, place.label_samples)
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
@@ -340,18 +378,25 @@ class MinibatchSource:
             assert samples is not None
             if isinstance(self._timeline, UnsizedOrder):
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
-            if samples < 0:
-                raise IndexError(f"expected samples >= 0, got {samples}")
+            if not 0 <= samples <= states.LARGEST:
+                raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
             states.check_position(self._timeline, position)
         self._jump(states.Place(position, None, []))
 
     def _jump(self, place: states.Place) -> None:
-        self._ahead.drop()
-        self._reader.reset()
-        self._reader.keep([], None)
-        self._place, self._cursor, self._window_in_use = place, None, None
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
+            self._ahead.drop()
+            self._reader.reset()
+            self._reader.keep([], None)
+            self._place, self._cursor, self._window_in_use = place, None, None
+        finally:
+            self._inside = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.
@@ -365,10 +410,11 @@ class MinibatchSource:
         return states.to_json(self._identity, self._standing(), self._truncated)
 
     def _standing(self) -> states.Place:
-        cursor = self._cursor
+        place, cursor = self._place, self._cursor
         if cursor is None:
-            return self._place
-        return states.Place(self.position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
+            return place
+        position = self._standing_at(place.position, cursor)
+        return states.Place(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
         """Go to where ``state`` was taken; reads no data, whatever came before.
@@ -382,6 +428,8 @@ class MinibatchSource:
             StateError: the state does not fit; the source stays where it was.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated)
+        if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
+            self._cursor_at(place)  # finds each sequence, and reads nothing
         if verify:
             states.verify(Axis(self._timeline, self._axis.lengths), place)
         self._jump(place)
@@ -421,7 +469,13 @@ class MinibatchSource:
         return self._stats
 
     def close(self) -> None:
-        """Let chunks, threads and files go; the state can still be taken."""
+        """Let chunks, threads and files go; the state can still be taken.
+
+        Raises:
+            RuntimeError: another thread is in a call of this source.
+        """
+        if self._inside not in (None, threading.get_ident()):
+            raise refusal("this source", self._inside)
         self._place, self._cursor, self._closed = self._standing(), None, True
         try:
             self._identity.corpus_digest()  # which needs the files

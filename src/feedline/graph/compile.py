@@ -8,6 +8,7 @@ the gradients. Parameters are those of the graph's leaves: networks compiled fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Network(torch.nn.Module):
         roots: as given.
         inputs: the input leaves that are fed.
         memories: in training and otherwise, what recurrences keep for sequences that go on in the next minibatch.
+        batch: the minibatch of the last run; None before.
     """
 
     def __init__(self, roots: Iterable[Node]) -> None:
@@ -67,6 +69,7 @@ class Network(torch.nn.Module):
         self._results = [(slot[end], root) for end, root in zip(ends, self.roots, strict=True)]
         self.names: dict[Node, str] = {}
         self.memories = {training: Memory() for training in (True, False)}
+        self.batch: Batch | None = None
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
         last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
@@ -135,7 +138,7 @@ class Network(torch.nn.Module):
         values: list[Any] = [None] * self._size
         for i, held, name in self._held:
             values[i] = held[name]
-        batch = self._feed(values, feeds)
+        batch = self.batch = self._feed(values, feeds)
         if begins is not None:
             if self._whole:
                 raise ValueError(
@@ -146,6 +149,11 @@ class Network(torch.nn.Module):
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
                 values[j] = None
+        if batch.assignments:
+            with torch.no_grad():
+                for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
+                    target.copy_(value)
+            batch.assignments.clear()
         return tuple(
             Packed(values[i], batch.sequences[root.axes[1]] if len(root.axes) > 1 else None)
             for i, root in self._results

@@ -97,7 +97,7 @@ class Weights:
         self._shape = new
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Node:
     """One application of an operation; compared by identity.
 

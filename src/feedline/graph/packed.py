@@ -324,12 +324,15 @@ class Batch:
         sequences: by name of the axis.
         training: dropout drops, statistics are of this minibatch.
         cut: a `feedline.graph.cut.Cut`, if the sequences are pieces of longer ones; else None.
+        assignments: what is to be written to parameters and constants when everything is computed, in this order:
+            number, tensor, new value.
     """
 
-    __slots__ = ("count", "cut", "sequences", "training")
+    __slots__ = ("assignments", "count", "cut", "sequences", "training")
 
     def __init__(self, count: int, sequences: dict[str, Sequences], training: bool, cut: Any = None) -> None:
         self.count, self.sequences, self.training, self.cut = count, sequences, training, cut
+        self.assignments: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def spread(self, rows: Any, axis: str) -> Any:
         """One row a sequence, repeated for each of its samples along the axis."""

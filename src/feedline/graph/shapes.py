@@ -191,3 +191,12 @@ def product(site: Site) -> Shape:
     if len(inner) > len(left) or left[len(left) - len(inner) :] != inner:
         site.refuse("the last axes of the left operand to be the first of the right one")
     return left[: len(left) - len(inner)] + right[len(right) - out :]
+
+
+def times_transpose(site: Site) -> Shape:
+    """Left times the transpose of right, a matrix or a vector; a vector is one row, which leaves an axis of 1."""
+    left, right = site.shape(0), site.shape(1)
+    if len(right) > 2 or not left or not right or left[-1] != right[-1]:
+        site.refuse("a right operand of at most two axes, whose last is as wide as the left operand's last")
+    rows = right[0] if len(right) == 2 else 1
+    return (*left[:-1], rows)

@@ -117,7 +117,7 @@ def replace(roots: Sequence[Node], changes: Mapping[Node, Node]) -> list[Node]:
             continue
         inputs = tuple(new[child] for child in node.inputs)
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        new[node] = node if same else _remade(node, inputs)
+        new[node] = node if same else remade(node, inputs)
     return [new[root] for root in roots]
 
 
@@ -144,7 +144,7 @@ def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, N
         elif node.weights is not None:
             new[node] = _copied(node, method)
         else:
-            new[node] = _remade(node, tuple(new[child] for child in node.inputs))
+            new[node] = remade(node, tuple(new[child] for child in node.inputs))
     return [new[root] for root in roots]
 
 
@@ -232,14 +232,19 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
             outputs, own = loop_parts(node)
             more.update(zip(own, (new[end] for end in outputs[len(outputs) - len(own) :]), strict=True))
         elif node.op in CELLS:
-            new[node], own_states = opened(_remade(node, inputs))
+            new[node], own_states = opened(remade(node, inputs))
             more.update(own_states)
         else:
-            new[node] = _remade(node, inputs)
+            new[node] = remade(node, inputs)
     return (*(new[body] for body in bodies), *more.values()), (*states, *more)
 
 
-def _remade(node: Node, inputs: tuple[Node, ...]) -> Node:
+def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The same operation on other inputs; types are inferred anew.
+
+    Raises:
+        ValueError: shapes or axes that do not fit.
+    """
     if node.op == "loop":
         count = node.attributes["count"]
         return _loop(inputs[:count], inputs[count:])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from feedline import _facades
 from feedline._facades import Names
 from feedline._facades import alike as _all
+from feedline.mxnet._absent_operators import ARRAYS, CONTRIB, SPARSE, SYMBOLS
 
 _NETWORKS = "write the model in torch.nn, and push its gradients to `fl.kvstore.create(...)`"
 _FEEDING = "use `fl.MinibatchSource` over a store, CTF or Parquet"
 _FILLING = "fill `array.tensor` with `torch.nn.init`"
 _ARRAYS = "use torch: `array.tensor` is the tensor beneath an NDArray"
 _BOXES = "use torchvision.ops"
+_INSIDE = "a part of MXNet's own code: the public names are in the package"
 _RULES = "use `feedline.train`, or register a rule with `feedline.kvstore.register_optimizer`"
 
 
@@ -33,14 +35,40 @@ NAMES: dict[str, Names] = {
             **_all("contrib random rnd test_utils", _ARRAYS),
             "kvstore_server": "servers are started by the store that needs them",
             "profiler": "use torch's profiler",
+            "engine": "calls are done when they return: there is nothing to wait for",
+            "error": "errors are `MXNetError`, and of feedline's classes",
+            "executor_manager": _NETWORKS,
+            "img": _FEEDING,
+            "mon": _NETWORKS,
+            "onnx": "export the torch module: `torch.onnx`",
+            "rnn": _NETWORKS,
+            "runtime": "there is no library of MXNet's here",
+            **_all("libinfo library tvmop", "there is no library of MXNet's here"),
+            **_all("log notebook", "use Python's logging, and `fl.report`"),
+            **_all(
+                "is_np_array is_np_shape np_array np_shape np_symbol numpy numpy_dispatch_protocol numpy_extension "
+                "numpy_op_fallback numpy_op_signature set_np_shape use_np use_np_array use_np_shape",
+                "use NumPy, or torch",
+            ),
+            **_all("api ndarray_doc registry symbol_doc util", _INSIDE),
+            **_all("th torch", "import torch"),
         },
         added={"install": "make `import mxnet` mean this façade in this process"},
     ),
     "mxnet.attribute": Names(provided="AttrScope AttrScope.get", added={"AttrScope.current": "the innermost"}),
-    "mxnet.base": Names(provided="MXNetError"),
+    "mxnet.base": Names(
+        provided="MXNetError NotImplementedForSymbol integer_types numeric_types py_str string_types",
+        absent=_all(
+            "MXCallbackList NotSupportedForSparseNDArray add_fileline_to_docstring build_param_doc c2pyerror c_array "
+            "c_array_buf c_handle_array c_str c_str_array check_call classproperty ctypes2buffer ctypes2numpy_shared "
+            "data_dir data_dir_default get_last_ffi_error mx_float_p register_error with_metaclass",
+            _INSIDE,
+        ),
+    ),
     "mxnet.context": Names(
         provided="Context current_context gpu num_gpus",
         approximated=_all("cpu cpu_pinned", "any number names the same host memory, which is never pinned"),
+        absent={"gpu_memory_info": "use torch.cuda.mem_get_info"},
         added={"Context.device": "the `torch.device`"},
     ),
     "mxnet.executor": Names(
@@ -75,6 +103,7 @@ NAMES: dict[str, Names] = {
                 "parameter rnn utils",
                 _NETWORKS,
             ),
+            "DeferredInitializationError": _NETWORKS,
             "data": "use `feedline.DataLoader`, or `fl.MinibatchSource`",
             "trainer": "`Trainer` is in `mxnet.gluon`",
         },
@@ -96,7 +125,15 @@ NAMES: dict[str, Names] = {
             "NDArrayIter": "the order is feedline's, by `seed`; the first epoch is shuffled as it is, without `reset`",
             "NDArrayIter.reset": "before the first batch of an epoch nothing",
         },
-        absent=_all("CSVIter ImageRecordIter LibSVMIter MNISTIter MXDataIter PrefetchingIter ResizeIter", _FEEDING),
+        absent={
+            **_all(
+                "CSVIter ImageDetRecordIter ImageRecordInt8Iter ImageRecordIter ImageRecordIter_v1 "
+                "ImageRecordUInt8Iter ImageRecordUInt8Iter_v1 LibSVMIter MNISTIter MXDataIter PrefetchingIter "
+                "ResizeIter",
+                _FEEDING,
+            ),
+            **_all("io utils", _INSIDE),
+        },
         added={
             "NDArrayIter.load_state_dict": "go on where another one stood",
             "NDArrayIter.state_dict": "where it stands",
@@ -122,13 +159,15 @@ NAMES: dict[str, Names] = {
         approximated={
             "KVStore.load_optimizer_states": "files of feedline's, safetensors and JSON; MXNet's own are pickles, and "
             "refused; update counts are restored too",
-            "KVStore.save_optimizer_states": "as `load_optimizer_states`",
+            "KVStore.save_optimizer_states": "as `load_optimizer_states`; `dump_optimizer=True` leaves out "
+            "`rescale_grad`, which depends on the number of workers",
             "KVStore.set_optimizer": "also a name; an optimizer that keeps states is for one store (MXNet: each store "
             "keeps its own)",
         },
         absent={
             "KVStoreBase": "register stores with `feedline.kvstore.register`",
             "KVStoreServer": "servers are started by the store that needs them",
+            "kvstore_server": "servers are started by the store that needs them",
         },
         added={
             "KVStore.barrier": "as `_barrier`",
@@ -161,13 +200,21 @@ NAMES: dict[str, Names] = {
             **_all("NDArray.wait_to_read waitall", "calls on the CPU are done when they return"),
             "empty": "holds zeros",
         },
-        absent=_all(
-            "Activation BatchNorm Concat Convolution Dropout Embedding Flatten FullyConnected Pooling Reshape abs "
-            "add argmax broadcast_add clip concat concatenate contrib cos dot elemwise_add exp linalg load log "
-            "maximum mean minimum norm power random relu save sgd_update sigmoid softmax split sqrt square stack sum "
-            "take tanh transpose where",
-            _ARRAYS,
-        ),
+        absent={
+            **_all(
+                "Activation BatchNorm Concat Convolution Dropout Embedding Flatten FullyConnected Pooling Reshape abs "
+                "add argmax broadcast_add clip concat concatenate contrib cos dot elemwise_add exp image linalg load "
+                "log maximum mean minimum norm power random relu save sgd_update sigmoid softmax split sqrt square "
+                f"stack sum take tanh transpose where {ARRAYS}",
+                _ARRAYS,
+            ),
+            **_all(
+                "gen__internal gen_contrib gen_image gen_linalg gen_op gen_sparse get_indexing_dispatch_code "
+                "get_oshape_of_gather_nd_op indexing_key_expand_implicit_axes ndarray numpy numpy_extension op "
+                "register utils",
+                _INSIDE,
+            ),
+        },
         added={"NDArray.tensor": "the torch tensor beneath"},
     ),
     "mxnet.ndarray.sparse": Names(
@@ -179,7 +226,7 @@ NAMES: dict[str, Names] = {
         approximated={"RowSparseNDArray.wait_to_read": "calls on the CPU are done when they return"},
         absent={
             **_all("CSRNDArray csr_matrix", "use scipy.sparse, or `torch.sparse_csr_tensor`"),
-            **_all("add array divide dot empty multiply retain subtract", _ARRAYS),
+            **_all(f"add array divide dot empty multiply retain subtract {SPARSE}", _ARRAYS),
         },
         added={
             "RowSparseNDArray.coo": "as `torch.sparse_coo` tensor",
@@ -203,6 +250,7 @@ NAMES: dict[str, Names] = {
                 _RULES,
             ),
             **_all("contrib", _RULES),
+            "optimizer": _INSIDE,
             "register": "use `feedline.kvstore.register_optimizer`",
         },
     ),
@@ -236,11 +284,18 @@ NAMES: dict[str, Names] = {
             "Symbol.simple_bind": "as `bind`; storage types and shared buffers change nothing",
             "topk": "with `ret_typ='both'` the places have the type of the values",
         },
-        absent=_all(
-            "BilinearSampler Custom GridGenerator ROIPooling SpatialTransformer diag image khatri_rao linalg "
-            "linspace op random sample_multinomial shape_array size_array sparse",
-            _NETWORKS,
-        ),
+        absent={
+            **_all(
+                "BilinearSampler Custom GridGenerator ROIPooling SpatialTransformer diag image khatri_rao linalg "
+                f"linspace op random sample_multinomial shape_array size_array sparse {SYMBOLS}",
+                _NETWORKS,
+            ),
+            **_all(
+                "gen__internal gen_contrib gen_image gen_linalg gen_op gen_sparse numpy numpy_extension register "
+                "symbol",
+                _INSIDE,
+            ),
+        },
     ),
     "mxnet.symbol.contrib": Names(
         provided="AdaptiveAvgPooling2D BilinearResize2D CTCLoss ctc_loss",
@@ -250,6 +305,7 @@ NAMES: dict[str, Names] = {
             **_all("bipartite_matching box_iou box_nms", _BOXES),
             **_all("cond foreach while_loop", "write the loop in Python around torch modules"),
             **_all("fft ifft", "use torch.fft"),
+            **_all(CONTRIB, _NETWORKS),
         },
     ),
     "mxnet.visualization": Names(

@@ -16,7 +16,9 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from feedline.data import Position, Unit
+from feedline.errors import shown
 
+_LARGEST = 2**63 - 1
 #: A number for ever, or a list of numbers and of (count, number) pairs, each for so many epochs.
 Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
@@ -185,6 +187,8 @@ def _is_number(value: object) -> bool:
 def _number(value: Any) -> float:
     if not _is_number(value):
         raise TypeError(f"expected a number or a (count, number) pair, got {value!r}")
+    if isinstance(value, numbers.Integral) and abs(int(value)) > _LARGEST:
+        raise ValueError(f"expected integers up to 2**63 - 1, got {shown(value, 40)}")
     if not math.isfinite(value):
         raise ValueError(f"expected finite numbers, got {value!r}")
     return int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -193,6 +197,8 @@ def _number(value: Any) -> float:
 def _integer(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"expected {what} to be an integer, got {value!r}")
+    if abs(int(value)) > _LARGEST:
+        raise ValueError(f"expected {what} up to 2**63 - 1, got {shown(value, 40)}")
     return int(value)
 
 

@@ -123,7 +123,7 @@ for use_attention in (False, True):
     )
     trainer = C.Trainer(None, criterion, learner)
     C.logging.log_number_of_parameters(model_train)
-    for _i in range(24):
+    for _i in range(32):
         inputs, labels = minibatch(8)
         trainer.train_minibatch({criterion.arguments[0]: inputs, criterion.arguments[1]: labels})
     print("attention" if use_attention else "plain", trainer.previous_minibatch_loss_average < 2)

@@ -642,7 +642,7 @@ def test_offsets_past_the_rows_are_noticed(small):
     at = raw.find(offsets.tobytes()) + 8 * (len(offsets) - 1)
     raw[at : at + 8] = (10**12).to_bytes(8, "little")
     file.write_bytes(raw)
-    with pytest.raises(DataError, match="expected 0 samples in sequence 4 of the chunk, got 999999999994"):
+    with pytest.raises(DataError, match="expected 0 samples in sequence 4 of those read, got 999999999994"):
         StoreDeserializer(path).read(0)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.cntk._names import explain
+from feedline.cntk.cntk_py import force_deterministic_algorithms, set_fixed_random_seed
 from feedline.cntk.logging.graph import depth_first_search
 
-__all__ = ["dump_function", "dump_signature"]
+__all__ = ["dump_function", "dump_signature", "force_deterministic"]
 
 
 def dump_signature(root: Any, tag: str | None = None) -> None:
@@ -23,6 +24,12 @@ def dump_function(root: Any, tag: str | None = None) -> None:
     dump_signature(root, tag)
     for item in depth_first_search(root, lambda node: True, depth=-1):
         print(f"  {item!r}")
+
+
+def force_deterministic(seed: int) -> None:
+    """Fill parameters from one seed, and make torch use deterministic kernels."""
+    set_fixed_random_seed(seed)
+    force_deterministic_algorithms()
 
 
 def _typed(variable: Any) -> str:

@@ -119,7 +119,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
 def _data(name: str, given: Any) -> Any:
     data = given[0] if isinstance(given, tuple) else given
     if isinstance(data, Value):
-        data = data.asarray() if data.packed is None else data.packed
+        data = data._held() if data.packed is None else data.packed
     first = data[0] if isinstance(data, list) and data else data
     if not isinstance(first, (np.ndarray, list)) and not hasattr(first, "tocsr") and not hasattr(first, "offsets"):
         raise TypeError(
@@ -137,4 +137,4 @@ def _value(packed: Any, device: DeviceDescriptor | None) -> Value:
     """Of data without a time axis, an array without one, as CNTK hands it out."""
     if not packed.one_sample_each:
         return Value.of(packed, device)
-    return Value(packed.to_scipy() if packed.is_sparse else packed.rows, device=device)
+    return Value.over(packed.to_scipy() if packed.is_sparse else packed.rows, device=device)

@@ -188,7 +188,7 @@ def sequences_of(value: Value, info: StreamInformation) -> Packed:
         if info.is_sparse and not packed.is_sparse:
             return Packed.from_scipy(packed.to_scipy(), packed.offsets)
         return packed if packed.is_sparse == info.is_sparse else packed.dense()
-    array, shape = value.asarray(), info.sample_shape
+    array, shape = value._held(), info.sample_shape
     if hasattr(array, "tocsr"):
         found = Packed.from_scipy(array)
         return found if info.is_sparse else found.dense()

@@ -10,6 +10,7 @@ from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
+from feedline.cntk.ops._making import made
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
@@ -316,16 +317,16 @@ def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str,
 
 def GlobalMaxPooling(name: str = "") -> Function:
     """Maximum of each channel; the other axes stay, 1 wide."""
-    return _over_channels(ops.reduce_max, "GlobalMaxPooling", name)
+    return _over_channels("global_max_pooling", "GlobalMaxPooling", name)
 
 
 def GlobalAveragePooling(name: str = "") -> Function:
     """Average of each channel; the other axes stay, 1 wide."""
-    return _over_channels(ops.reduce_mean, "GlobalAveragePooling", name)
+    return _over_channels("global_average_pooling", "GlobalAveragePooling", name)
 
 
-def _over_channels(reduce: Any, op_name: str, name: str) -> Function:
-    return layer(lambda x: reduce(x, axis=(-2, -1)), op_name, name)
+def _over_channels(op: str, op_name: str, name: str) -> Function:
+    return layer(lambda x: made(op, [x], None, ""), op_name, name)
 
 
 def Dropout(

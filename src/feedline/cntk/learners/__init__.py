@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.cntk._criterion import tensors_of
+from feedline.cntk._seeds import pass_over
+from feedline.cntk.learners._assignments import Assignments
 from feedline.cntk.learners._learner import Learner, UserLearner
 from feedline.cntk.learners._schedules import (
     IGNORE,
@@ -41,6 +43,7 @@ from feedline.cntk.learners._schedules import (
     training_parameter_schedule,
     with_reference,
 )
+from feedline.cntk.variables import Parameter
 from feedline.train import learners as modern
 from feedline.train.learners.base import named
 
@@ -113,6 +116,7 @@ class _Options:
         """The learner, by a modern rule with options of its own."""
         clip = self.gradient_clipping_threshold_per_sample
         given = list(parameters)
+        pass_over(None)  # that of the noise
         made = rule(
             tensors_of(given),
             self.rate(lr).modern,
@@ -237,12 +241,13 @@ def rmsprop(
     Raises:
         RuntimeError: not 0 < gamma < 1, inc > 1, 0 < dec < 1 and 0 < min < max.
     """
-    pairs = list(named(parameters).items())
+    taken = list(parameters)
+    named(tensors_of(taken))  # an error in them is another one than that of a number below
     given = _Options(*options, **named_options)
     rate = given.rate(lr)
     own = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}
     try:
-        return given.learner(modern.RMSProp, pairs, rate, **own)
+        return given.learner(modern.RMSProp, taken, rate, **own)
     except ValueError as error:
         raise RuntimeError(str(error)) from error
 
@@ -251,14 +256,25 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
     """A rule of one's own.
 
     Args:
-        update_func: ``update_func(parameters, gradients)``, lists of tensors: changes parameters in place. Gradients
-            are sums over the samples; called without autograd.
+        update_func: ``update_func(parameters, gradients)``, gradients being sums over the samples. For parameters of
+            functions it is called once, with them and with a constant for each gradient, and returns a function of
+            `assign`, which is run at every update; what it assigns to constants is in checkpoints. For torch tensors it
+            is called at every update, without autograd, and changes the parameters in place.
         parameters: what it updates.
+
+    Raises:
+        TypeError: no function came back.
+        RuntimeError: a parameter is not in it.
     """
-
-    def function(given: list[Any], gradients: list[Any], step: modern.Step) -> None:
-        update_func(given, gradients)
-
     taken = list(parameters)
-    rule = modern.Universal(tensors_of(taken), function, gradients="sum")
+    pass_over(None)
+    if all(isinstance(p, Parameter) for p in taken):
+        update = Assignments(update_func, taken)
+        rule = modern.Universal(tensors_of(taken), update, gradients="sum", state=update.state)
+    else:
+
+        def function(given: list[Any], gradients: list[Any], step: modern.Step) -> None:
+            update_func(given, gradients)
+
+        rule = modern.Universal(tensors_of(taken), function, gradients="sum")
     return Learner(rule, reports=False, parameters=taken)

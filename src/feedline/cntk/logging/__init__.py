@@ -12,6 +12,14 @@ from typing import Any
 
 from feedline.cntk._names import explain
 from feedline.cntk.logging import graph
+from feedline.cntk.logging.graph import (
+    depth_first_search,
+    find_all_with_name,
+    find_by_name,
+    find_by_uid,
+    get_node_outputs,
+    plot,
+)
 
 _WITH_TORCH = (
     "ProgressPrinter",
@@ -23,8 +31,14 @@ _WITH_TORCH = (
 __all__ = [
     *_WITH_TORCH,
     "TraceLevel",
+    "depth_first_search",
+    "find_all_with_name",
+    "find_by_name",
+    "find_by_uid",
+    "get_node_outputs",
     "get_trace_level",
     "graph",
+    "plot",
     "set_trace_level",
 ]
 

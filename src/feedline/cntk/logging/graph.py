@@ -11,7 +11,7 @@ from feedline.graph import Node
 from feedline.graph.plot import plot_network
 from feedline.graph.traverse import depth_first, topological
 
-__all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "get_node_outputs", "plot"]
+__all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "find_by_uid", "get_node_outputs", "plot"]
 
 
 def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0) -> list[Any]:
@@ -49,6 +49,18 @@ def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
     found = find_all_with_name(node, node_name, depth)
     if len(found) > 1:
         raise ValueError(f"expected one node with the name {node_name!r}, got {len(found)}: use find_all_with_name")
+    return found[0] if found else None
+
+
+def find_by_uid(node: Any, node_uid: str, depth: int = 0) -> Any:
+    """The function or variable with this `uid` below one; None if there is none.
+
+    Raises:
+        ValueError: the uid is no text.
+    """
+    if not isinstance(node_uid, str):
+        raise ValueError(f"expected a uid as text, got {type(node_uid).__name__}")
+    found = depth_first_search(node, lambda x: x.uid == node_uid, depth)
     return found[0] if found else None
 
 

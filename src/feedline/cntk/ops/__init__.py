@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.cntk._names import explain
-from feedline.cntk.ops import _graphs, _shape
+from feedline.cntk.ops import _graphs
 from feedline.cntk.ops._criteria import (
     binary_cross_entropy,
     classification_error,
@@ -121,6 +121,8 @@ from feedline.cntk.ops._shape import (
     CONSTANT_PAD,
     REFLECT_PAD,
     SYMMETRIC_PAD,
+    TIMES_NO_INFERRED_INPUT_RANK,
+    TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK,
     crop_manual,
     depth_to_space,
     expand_dims,
@@ -143,9 +145,9 @@ from feedline.cntk.ops.functions import BlockFunction, CloneMethod, Function, Us
 from feedline.cntk.variables import placeholder
 
 # In the module, but not in its list, as in CNTK.
-TIMES_NO_INFERRED_INPUT_RANK = _shape.TIMES_NO_INFERRED_INPUT_RANK
-TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK = _shape.TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK
 eval = _graphs.eval
+
+input = input_variable  # its former name
 
 __all__ = [
     "AVG_POOLING",
@@ -154,6 +156,8 @@ __all__ = [
     "MAX_UNPOOLING",
     "REFLECT_PAD",
     "SYMMETRIC_PAD",
+    "TIMES_NO_INFERRED_INPUT_RANK",
+    "TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK",
     "BlockFunction",
     "CloneMethod",
     "Function",
@@ -210,6 +214,7 @@ __all__ = [
     "hard_sigmoid",
     "hardmax",
     "image_scaler",
+    "input",
     "input_variable",
     "leaky_relu",
     "less",

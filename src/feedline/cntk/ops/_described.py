@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from feedline.cntk._order import leaves_in_order
+from feedline.cntk._replacing import stands_for
 from feedline.cntk._running import Runs
 from feedline.cntk._tracing import called
 from feedline.cntk.variables import Variable, variable_of
@@ -43,7 +45,8 @@ class Described(Runs):
     def arguments(self) -> tuple[Variable, ...]:
         """Inputs and placeholders: what it is applied to."""
         found = leaves(self._roots, "input", "placeholder")
-        first = [node for node in self._order if node in found]
+        order = [node if node in found else stands_for(node) for node in self._order]
+        first = [node for node in dict.fromkeys(order) if node in found]
         return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
 
     @property
@@ -58,13 +61,13 @@ class Described(Runs):
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """All parameters below it."""
-        return tuple(variable_of(node) for node in leaves(self._roots, "parameter"))
+        """All parameters below it, those of the last layer first; see `cntk._order`."""
+        return tuple(variable_of(node) for node in leaves_in_order(self._roots, "parameter"))
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """All constants below it."""
-        return tuple(variable_of(node) for node in leaves(self._roots, "constant"))
+        """All constants below it, in the order of `parameters`."""
+        return tuple(variable_of(node) for node in leaves_in_order(self._roots, "constant"))
 
     @property
     def inputs(self) -> tuple[Any, ...]:

@@ -44,30 +44,30 @@ def _chain(op: str, what: str) -> Callable[..., Function]:
 
 plus = _chain("plus", "Sum of two or more operands, which broadcast.")
 element_times = _chain("element_times", "Product element by element of two or more operands, which broadcast.")
-element_max = _chain("element_max", "The larger of two or more operands, element by element.")
-element_min = _chain("element_min", "The smaller of two or more operands, element by element.")
+element_max = _chain("element_max", "The larger of two or more operands; of equal ones the last gets the gradient.")
+element_min = _chain("element_min", "The smaller of two or more operands; of equal ones the last gets the gradient.")
 log_add_exp = _chain("log_add_exp", "Logarithm of the sum of exponentials of two or more operands.")
 minus = _binary("minus", "Difference of operands that broadcast.")
-element_divide = _binary("element_divide", "Quotient of operands that broadcast.")
-pow = _binary("pow", "``left`` to the power of ``right``, element by element.")
+element_divide = _binary("element_divide", "Quotient of operands that broadcast; 0 where the divisor is 0.")
+pow = _binary("pow", "``left`` to the power of ``right``; 0 where left is 0 and right below it.")
 equal = _binary("equal", "1 where operands are equal, else 0.")
 not_equal = _binary("not_equal", "1 where operands differ, else 0.")
 less = _binary("less", "1 where left is less, else 0.")
 less_equal = _binary("less_equal", "1 where left is not greater, else 0.")
 greater = _binary("greater", "1 where left is greater, else 0.")
 greater_equal = _binary("greater_equal", "1 where left is not less, else 0.")
-element_and = _binary("element_and", "1 where neither operand is 0, else 0.")
-element_or = _binary("element_or", "1 where an operand is not 0, else 0.")
-element_xor = _binary("element_xor", "1 where exactly one operand is not 0, else 0.")
+element_and = _binary("element_and", "1 where both operands are above 0, else 0.")
+element_or = _binary("element_or", "1 where an operand is above 0, else 0.")
+element_xor = _binary("element_xor", "1 where exactly one operand is above 0, else 0.")
 
 negate = _unary("negate", "The negative.")
-reciprocal = _unary("reciprocal", "1 over the operand.")
+reciprocal = _unary("reciprocal", "1 over the operand; 0 where that is 0.")
 relu = _unary("relu", "The operand where it is positive, else 0.")
 sigmoid = _unary("sigmoid", "``1 / (1 + exp(-x))``.")
 tanh = _unary("tanh", "Hyperbolic tangent.")
 exp = _unary("exp", "Exponential.")
-log = _unary("log", "Natural logarithm; below 1e-37 that of 1e-37.")
-sqrt = _unary("sqrt", "Square root.")
+log = _unary("log", "Natural logarithm; below 1e-37 it is -85.1.")
+sqrt = _unary("sqrt", "Square root; 0 below 0.")
 square = _unary("square", "Square.")
 abs = _unary("abs", "Absolute value.")
 floor = _unary("floor", "The largest integer not above.")
@@ -85,7 +85,7 @@ asinh = _unary("asinh", "Inverse hyperbolic sine.")
 atanh = _unary("atanh", "Inverse hyperbolic tangent.")
 softplus = _unary("softplus", "``log(1 + exp(x))``.")
 softsign = _unary("softsign", "``x / (1 + abs(x))``.")
-element_not = _unary("element_not", "1 where the operand is 0, else 0.")
+element_not = _unary("element_not", "1 where the operand is not above 0, else 0.")
 stop_gradient = _unary("stop_gradient", "The operand, through which no gradient flows.")
 
 
@@ -120,7 +120,7 @@ def hard_sigmoid(x: Any, alpha: float, beta: float, name: str = "") -> Function:
 
 
 def clip(x: Any, min_value: Any, max_value: Any, name: str = "") -> Function:
-    """The operand, kept within two others."""
+    """The operand, kept within two others, which get no gradient; it has its own on the bounds too."""
     return made("clip", [x, min_value, max_value], None, name)
 
 
@@ -130,12 +130,12 @@ def element_select(flag: Any, value_if_true: Any, value_if_false: Any, name: str
 
 
 def softmax(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Exponentials divided by their sum along an axis; None: the last."""
-    return made("softmax", [x], {"axis": one_axis(axis)}, name)
+    """Exponentials divided by their sum along an axis; None: over all of a sample."""
+    return made("softmax", [x], {"axis": one_axis(axis, None)}, name)
 
 
 def log_softmax(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Logarithm of `softmax`."""
+    """Logarithm of the softmax along an axis; None: the last."""
     return made("log_softmax", [x], {"axis": one_axis(axis)}, name)
 
 

@@ -11,12 +11,12 @@ from enum import Enum
 from typing import Any
 
 from feedline.cntk._nodes import node_of
+from feedline.cntk._replacing import replace_in_place
 from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
 from feedline.graph import Node, clone, find_all, replace
-from feedline.graph.traverse import close, topological
 
 
 class CloneMethod(Enum):
@@ -68,8 +68,8 @@ class Function(Described):
         return function
 
     def _take(self, roots: Sequence[Node], order: Sequence[Node], members: Mapping[str, Any] | None = None) -> None:
-        self._roots, self._order, self._members = list(roots), list(order), dict(members or {})
-        self._networks: dict[tuple[Node, ...], Any] = {}
+        self._roots = list(roots)
+        self._order, self._members = list(order), dict(members or {})
         self.step: Any = None  # what `Recurrence` may run by a fused kernel; see cntk.layers.blocks
 
     @staticmethod
@@ -168,20 +168,23 @@ class Function(Described):
         return function
 
     def replace_placeholders(self, substitutions: Mapping[Any, Any]) -> Function:
-        """Let other variables stand for placeholders, in this function itself.
+        """Let other variables stand for placeholders, in this function and in all that share its nodes.
 
         A placeholder that comes to stand for what depends on it ties a recurrence, through `sequence.past_value` or
         `sequence.future_value`.
+
+        Raises:
+            ValueError: something that is no placeholder of the function, or shapes or axes that do not fit.
         """
         changes = {node_of(key): node_of(value) for key, value in substitutions.items()}
-        loops = {p: end for p, end in changes.items() if p in topological([end])}
-        plain = {p: end for p, end in changes.items() if p not in loops}
-        roots = replace(self._roots, plain)
-        if loops:
-            ends = replace(list(loops.values()), plain)
-            roots = close(roots, dict(zip(loops, ends, strict=True)))[: len(roots)]
-        self._order = [changes.get(n, n) for n in self._order if n not in loops]
-        self._roots, self._networks = list(roots), {}
+        own = [v.node for v in self.placeholders]
+        others = [p for p in changes if p not in own]
+        if others:
+            raise ValueError(
+                f"expected placeholders of the function, {', '.join(p.label for p in own) or 'of which there are none'}, "
+                f"got {', '.join(p.label for p in others)}"
+            )
+        replace_in_place(self._roots, changes)
         return self
 
     def replace_placeholder(self, substitution: Any) -> Function:
@@ -224,8 +227,7 @@ class Function(Described):
         changes = {}
         for node, given in self._bound(args, kwargs).items():
             changes[node] = typed(given.type if isinstance(given, (Function, Variable)) else given, node.name).node
-        self._roots = replace(self._roots, changes)
-        self._order = [changes.get(n, n) for n in self._order]
+        replace_in_place(self._roots, changes)
 
     # ---- training ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_grad
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made
 from feedline.cntk.ops._user_function import UserFunction
-from feedline.cntk.variables import Constant, variable_of
+from feedline.cntk.variables import variable_of
 
 
 def combine(*operands: Any, name: str = "") -> Function:
@@ -69,7 +69,7 @@ def per_dim_mean_variance_normalize(operand: Any, mean: Any, inv_stddev: Any, na
 def image_scaler(x: Any, scalar: float, biases: Any, name: str = "") -> Function:
     """``x * scalar + bias``, one bias a channel."""
     shift = np.asarray(biases, np.float32).reshape(-1, 1, 1)
-    return plus(element_times(x, scalar), Constant(shift), name=name)
+    return plus(element_times(x, scalar), shift, name=name)
 
 
 def eye_like(x: Any, sparse_output: bool = True, name: str = "") -> Function:
@@ -77,7 +77,7 @@ def eye_like(x: Any, sparse_output: bool = True, name: str = "") -> Function:
     shape = node_of(x).shape
     if len(shape) != 2:
         raise ValueError(f"expected a matrix, got the shape {shape}")
-    return plus(zeros_like(x), Constant(np.eye(*shape, dtype=np.float32)), name=name)
+    return plus(zeros_like(x), np.eye(*shape), name=name)
 
 
 def zeros_like(x: Any, name: str = "") -> Function:
@@ -97,6 +97,8 @@ def eval(op: Any, arguments: Any = None) -> Any:
 
 def assign(ref: Any, input: Any, name: str = "") -> Function:
     """Sets a parameter or constant whenever it is run; gives the new value, through which no gradient flows.
+
+    What else reads the parameter or constant in the same run reads the value from before.
 
     Raises:
         ValueError: no parameter, or a value along the batch.

@@ -6,6 +6,7 @@ import builtins
 from typing import Any
 
 from feedline.cntk._nodes import dims, node_of, nodes_of
+from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
@@ -169,6 +170,7 @@ def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "")
     """In training, elements become 0 with this probability, and the others are scaled up; ``seed`` is not used."""
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
+    pass_over(seed)
     return made("dropout", [x], {"rate": float(dropout_rate)}, name)
 
 
@@ -218,8 +220,11 @@ def mean_variance_normalization(
 def local_response_normalization(
     operand: Any, depth_radius: int, bias: float, alpha: float, beta: float, name: str = ""
 ) -> Function:
-    """``x / (bias + alpha * s) ** beta``, s the sum of squares over channels at most ``depth_radius`` away."""
+    """``x / (bias + alpha * s) ** beta``, s the mean square of channels at most ``depth_radius`` away.
+
+    Channels that are missing at either end count as 0.
+    """
     channels, rank = node_of(operand).shape[0], len(node_of(operand).shape)
     around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
     total = plus(*(slice(around, 0, i, i + channels) for i in range(2 * depth_radius + 1))) if depth_radius else around
-    return element_divide(operand, pow(total * alpha + bias, beta), name)
+    return element_divide(operand, pow(total * (alpha / (2 * depth_radius + 1)) + bias, beta), name)

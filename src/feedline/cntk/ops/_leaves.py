@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from feedline.cntk._nodes import axis_names, dims, dtype_name
+from feedline.cntk._nodes import axis_names, default_dtype_name, dims, dtype_name
 from feedline.cntk.axis import Axis
-from feedline.cntk.variables import Constant, Parameter, Variable, placeholder, variable_of
+from feedline.cntk.variables import Constant, Parameter, Variable, own_dtype, placeholder, variable_of
 from feedline.graph.node import input_node
 
 
 def input_variable(
     shape: Any,
-    dtype: Any = np.float32,
+    dtype: Any = None,
     needs_gradient: bool = False,
     is_sparse: bool = False,
     dynamic_axes: Any = None,
     name: str = "",
 ) -> Variable:
-    """A variable that is fed: one sample a sequence, unless ``dynamic_axes`` says otherwise."""
+    """A variable that is fed: one sample a sequence, unless ``dynamic_axes`` says otherwise; see `Variable`."""
     axes = [Axis.default_batch_axis()] if dynamic_axes is None else dynamic_axes
     named = axis_names([axes] if isinstance(axes, Axis) else axes)
-    return variable_of(input_node(dims(shape), named, name, is_sparse, dtype_name(dtype)), needs_gradient)
+    return variable_of(input_node(dims(shape), named, name, is_sparse, default_dtype_name(dtype)), needs_gradient)
 
 
 def output_variable(shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = "") -> Variable:
@@ -39,14 +37,10 @@ def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str 
 
 
 def parameter(shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Parameter:
-    """As `Parameter`; without ``init`` by glorot_uniform."""
-    if init is None:
-        from feedline.cntk.initializer import glorot_uniform
-
-        init = glorot_uniform()
-    return Parameter(shape, init, dtype, device, name)
+    """As `Parameter`, of the type of an array."""
+    return Parameter(shape, init, own_dtype(init, dtype), device, name)
 
 
 def constant(value: Any = None, shape: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Constant:
-    """As `Constant`."""
-    return Constant(value, shape, dtype, device, name)
+    """As `Constant`, of the type of an array."""
+    return Constant(value, shape, own_dtype(value, dtype), device, name)

@@ -8,6 +8,7 @@ import numpy as np
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import dims, node_of
+from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.graph import apply
@@ -15,7 +16,8 @@ from feedline.graph import apply
 __all__ = ["bernoulli", "bernoulli_like", "gumbel", "gumbel_like", "normal", "normal_like", "uniform", "uniform_like"]
 
 
-def _drawn(how: str, like: Any, arguments: tuple[float, ...], name: str) -> Function:
+def _drawn(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
+    pass_over(seed)
     return Function.of([apply(f"random_{how}", [node_of(like)], {"arguments": arguments}, name)])
 
 
@@ -24,49 +26,49 @@ def _of(shape: Any, dtype: Any) -> Constant:
 
 
 def uniform(
-    shape: Any, dtype: Any = np.float32, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Uniform from ``low`` to ``high``."""
-    return _drawn("uniform", _of(shape, dtype), (low, high), name)
+    return _drawn("uniform", _of(shape, dtype), (low, high), seed, name)
 
 
 def uniform_like(x: Any, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """As `uniform`, in the shape and along the axes of the operand."""
-    return _drawn("uniform", x, (low, high), name)
+    return _drawn("uniform", x, (low, high), seed, name)
 
 
 def normal(
-    shape: Any, dtype: Any = np.float32, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Normal with standard deviation ``scale``."""
-    return _drawn("normal", _of(shape, dtype), (mean, scale), name)
+    return _drawn("normal", _of(shape, dtype), (mean, scale), seed, name)
 
 
 def normal_like(x: Any, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """As `normal`, in the shape and along the axes of the operand."""
-    return _drawn("normal", x, (mean, scale), name)
+    return _drawn("normal", x, (mean, scale), seed, name)
 
 
 def gumbel(
-    shape: Any, dtype: Any = np.float32, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
+    shape: Any, dtype: Any = None, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Gumbel's distribution."""
-    return _drawn("gumbel", _of(shape, dtype), (loc, scale), name)
+    return _drawn("gumbel", _of(shape, dtype), (loc, scale), seed, name)
 
 
 def gumbel_like(x: Any, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """As `gumbel`, in the shape and along the axes of the operand."""
-    return _drawn("gumbel", x, (loc, scale), name)
+    return _drawn("gumbel", x, (loc, scale), seed, name)
 
 
-def bernoulli(shape: Any, dtype: Any = np.float32, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
+def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """1 with probability ``mean``, else 0."""
-    return _drawn("bernoulli", _of(shape, dtype), (mean,), name)
+    return _drawn("bernoulli", _of(shape, dtype), (mean,), seed, name)
 
 
 def bernoulli_like(x: Any, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """As `bernoulli`, in the shape and along the axes of the operand."""
-    return _drawn("bernoulli", x, (mean,), name)
+    return _drawn("bernoulli", x, (mean,), seed, name)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,14 @@ from typing import Any
 
 from feedline.cntk._names import explain
 from feedline.cntk.train import distributed
+from feedline.cntk.train.distributed import (
+    Communicator,
+    DistributedLearner,
+    WorkerDescriptor,
+    block_momentum_distributed_learner,
+    data_parallel_distributed_learner,
+    mpi_communicator,
+)
 from feedline.cntk.train.trainer import Trainer
 from feedline.cntk.train.training_session import (
     CheckpointConfig,
@@ -17,13 +25,19 @@ from feedline.cntk.train.training_session import (
 
 __all__ = [
     "CheckpointConfig",
+    "Communicator",
     "CrossValidationConfig",
     "DataUnit",
+    "DistributedLearner",
     "TestConfig",
     "Trainer",
     "TrainingSession",
+    "WorkerDescriptor",
+    "block_momentum_distributed_learner",
+    "data_parallel_distributed_learner",
     "distributed",
     "minibatch_size_schedule",
+    "mpi_communicator",
     "training_session",
 ]
 

@@ -10,23 +10,25 @@ import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_of
-from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
+from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of, outputs_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk._running import handed
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
+from feedline.cntk.train._first_version import in_present_order
+from feedline.cntk.variables import Variable
 from feedline.errors import CompatError, StateError
 from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
-from feedline.train.ranks import Ranks, rank, restore_random_state
+from feedline.train.ranks import Ranks, checked_random_state, rank
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern
 
 __all__ = ["Trainer"]
 
-_FORMAT, _VERSION = "feedline.cntk.Trainer", 1
+_FORMAT, _VERSION, _FIRST = "feedline.cntk.Trainer", 2, 1
 
 
 class Trainer:
@@ -202,7 +204,7 @@ class Trainer:
         return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """The average metric of a minibatch; NaN if it is empty. See `train_minibatch`.
+        """The average metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
 
         Raises:
             ValueError: there is no metric.
@@ -280,6 +282,11 @@ class Trainer:
             replace_tensors(Path(filename), {n.removeprefix("model/"): t for n, t in tensors.items() if _is_model(n)})
         replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
+    def _roots(self) -> list[Node]:
+        """Of the model and of what is asked of it, as far as they are functions."""
+        parts = [self._model, *self._functions]
+        return [v.node for part in parts if isinstance(part, (Function, Variable)) for v in outputs_of(part)]
+
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
         """Go on from ``<filename>.ckp``; learning rates follow the schedule that is in it.
 
@@ -293,14 +300,21 @@ class Trainer:
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
+            try:
+                external: dict[str, Any] = _unflat(state["external"], tensors)
+                begin = checked_random_state(state["random"], rank())
+                trainer = state["trainer"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateError(f"expected a checkpoint of feedline.cntk in {path}, got another: {error!r}") from error
             own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
-            self.modern.load_state_dict(own, state["trainer"])
+            if state["version"] == _FIRST:
+                own, trainer = in_present_order(own, trainer, self._learners, self._roots())
+            self.modern.load_state_dict(own, trainer)
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
                 self.modern.model.carry_on(carried)
-            restore_random_state(state["random"])
+            begin()
         self._last = NOTHING
-        external: dict[str, Any] = _unflat(state["external"], tensors)
         return external
 
 
@@ -312,7 +326,7 @@ def saved_state(path: Path) -> dict[str, Any]:
     """
     state = load_state(path)
     expected, found = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
-    if found != expected:
+    if found not in (expected, {**expected, "version": _FIRST}):
         raise StateError(f"expected a checkpoint of feedline.cntk in {path}", saved=found, current=expected)
     return state
 
@@ -324,7 +338,21 @@ def saved_samples(path: Path) -> int:
         RuntimeError: as `saved_state`.
     """
     with checkpoint_errors():
-        return int(saved_state(path)["trainer"]["learners"][0]["samples"])
+        state = saved_state(path)
+        try:
+            return int(state["trainer"]["learners"][0]["samples"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StateError(f"expected a trainer's state in {path}, got another: {error!r}") from error
+
+
+def check_whole(path: Path) -> None:
+    """Read all of a checkpoint's tensors.
+
+    Raises:
+        RuntimeError: it is missing, or damaged anywhere.
+    """
+    with checkpoint_errors():
+        load_tensors(path)
 
 
 def _is_model(name: str) -> bool:

@@ -30,7 +30,7 @@ from feedline.feed.bounded import PerProcess
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
 from feedline.feed.formats.files import PathLike, list_files, open_file
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
 _GAP = 64 << 10  # bytes read in vain rather than asked for separately
@@ -78,7 +78,7 @@ class CTFDeserializer(Deserializer):
         max_errors: int = 0,
         chunk_size: int = 32 << 20,
         cache: Cache = True,
-        memory: int = 2 << 30,
+        memory: int = CHUNK_MEMORY,
         progress: Progress | None = None,
         **stream_kwargs: Stream,
     ) -> None:

@@ -1,7 +1,8 @@
 """The index of a CTF file: where its sequences are and how they are chunked, built once and kept on disk.
 
 Guarantees: an index is used only if it belongs to these options and to this very file (size, modification time,
-checksum of its head, middle and tail); a stale or damaged one is built anew; entries are compared with their
+checksum of its head, middle and tail) and was written by this user, by root or by the owner of the text; a stale or
+damaged one is built anew; entries are compared with their
 checksum, their chunk and the file's size before their first use; writing is atomic, so that several processes may
 build one index at the same time. Costs: building reads the file once, at about the speed of the disk, and holds one
 block of it; opening reads O(chunks); the entries, 24 bytes a sequence, stay in the mapped index file.
@@ -33,10 +34,10 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.cache import READ_ONLY, own_folder, user_cache
-from feedline.feed.formats.atomic import atomic_file
+from feedline.feed.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.formats.atomic import atomic_file, room_for
 from feedline.feed.formats.ctf_errors import describe_index_error, read_exactly
-from feedline.feed.formats.files import INDEX_SUFFIX, open_file
+from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
@@ -128,13 +129,19 @@ class CtfIndex:
         if head.crc != _native.crc32c(raw[_CRC_END:]) or head.version != _VERSION:
             raise DamagedIndexError("a damaged header or another version")
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
-        size = os.fstat(file.fileno()).st_size
+        self._size = size = os.fstat(file.fileno()).st_size
         if size != table_at + head.chunks * CHUNK.itemsize:
             raise DamagedIndexError(f"{size} bytes")
         table = os.pread(file.fileno(), size - table_at, table_at)
         if _native.crc32c(table) != head.table_crc:
             raise DamagedIndexError("a damaged chunk table")
         self.table = np.frombuffer(table, CHUNK)
+        size_of_text, rows = np.uint64(min(head.file_size, 2**63 - 1)), self.table
+        # Whoever wrote it wrote the checksums too: what is added up later has to stay a number.
+        if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
+            raise DamagedIndexError("chunks that lie outside the text")
+        if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
+            raise DamagedIndexError("chunks of impossibly many samples")
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         if self.first[-1] != head.sequences or (self.table["sequences"] > head.sequences).any():
             raise DamagedIndexError("a chunk table of other sequences")
@@ -158,6 +165,7 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
+        self._refuse_if_cut()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
         if not self._checked[chunk]:
             if not self._is_sound(self.table[chunk], entries):
@@ -171,10 +179,16 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
+        self._refuse_if_cut()
         if not self._checked.all():
             for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
+
+    def _refuse_if_cut(self) -> None:
+        # It is replaced, never changed, by all who know what it is; a map that lost its file's end kills the process.
+        if self._map.size() != self._size:
+            raise DamagedIndexError(f"cut to {self._map.size()} bytes since it was opened")
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.
@@ -223,20 +237,35 @@ def open_index(
     """
     with open_file(path) as text:
         if cache is False:
-            with tempfile.TemporaryFile(prefix="feedline-index-") as file:
+            hint = "set TMPDIR to a folder with room, or pass cache=<a folder with room>"
+            with (
+                room_for(f"the index of {path.name}", tempfile.gettempdir(), path, hint),
+                tempfile.TemporaryFile(prefix="feedline-index-") as file,
+            ):
                 return _build(text, path, options, file, progress)
-        places = [_beside, _in_user_cache] if cache is True else [lambda p, o: _in_folder(Path(cache), p, o)]
-        for place in [] if rebuild else places:
-            found = _stored(text, place(path, options), options)
+        hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
+        if cache is True:
+            targets = [_beside(path, options), _in_folder(user_cache(), path, options)]
+        else:
+            refuse_foreign(Path(cache))
+            targets = [_in_folder(Path(cache), path, options)]
+        for target in [] if rebuild else targets[:]:
+            try:
+                found = _stored(text, target, options)
+            except _ForeignIndexError as foreign:
+                _log.info("%s", foreign)
+                if target.parent == path.parent:
+                    targets.remove(target)  # left alone: whoever wrote it would only build his anew in turn
+                continue
             if found is not None:
                 return found
-        for place in places:
-            target = place(path, options)
+        for target in targets:
             try:
-                if place is not _beside:
-                    own_folder(target.parent)
-                mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o666 | 0o600
-                hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
+                if target.parent != path.parent:
+                    with room_for(target.name, target.parent, target, hint):
+                        own_folder(target.parent)
+                # Whoever may write the text need not write its index: it is replaced, never changed.
+                mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
                     return _build(text, path, options, file, progress)
             except OSError as error:
@@ -262,13 +291,18 @@ def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
     return folder / f"{path.name[:160]}.{place}.{options.variant}{INDEX_SUFFIX}"
 
 
-def _in_user_cache(path: Path, options: IndexOptions) -> Path:
-    return _in_folder(user_cache(), path, options)
+class _ForeignIndexError(Exception):
+    """An index that somebody wrote whom there is no reason to believe."""
 
 
 def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | None:
     try:
-        with open(place, "rb", buffering=0) as file:
+        with open_regular(place, buffering=0) as file:
+            if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):
+                raise _ForeignIndexError(
+                    f"the index {place} is not used: it lies where others can write, and was written by user "
+                    f"{os.fstat(file.fileno()).st_uid} or can be"
+                )
             index = CtfIndex(file)
             if index.belongs_to(text, options):
                 return index

@@ -179,7 +179,7 @@ class Join(Deserializer):
         for chunk in chunks:
             values.update(chunk.values)
             errors = {**chunk.errors, **errors}  # the first part's reason stands
-        return Chunk(self.schema, values, errors)
+        return Chunk(self.schema, values, errors, seals=[seal for chunk in chunks for seal in chunk.seals])
 
     def _check_keys(self, rows: Ints) -> None:
         """The digest sees samples of the data only; a wrong pair would go unnoticed for ever."""

@@ -142,7 +142,7 @@ class _Importer:
         try:
             kind, name = str(node["op"]), str(node["name"])
             attributes = node.get("attrs", node.get("attr", node.get("param", {}))) or {}
-            given = [(int(part[0]), int(part[1])) for part in node["inputs"]]
+            given = [_place(part) for part in node["inputs"]]
             items = {str(key): str(value) for key, value in attributes.items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"expected op, name and inputs in node {i} of the symbol's JSON, got {node!r}") from error
@@ -177,8 +177,8 @@ class _Importer:
 
     def _head(self, i: int, head: Any) -> tuple[int, int]:
         try:
-            n, out = int(head[0]), int(head[1])
-        except (TypeError, ValueError, IndexError) as error:
+            n, out = _place(head)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"expected [node, output] in head {i} of the symbol's JSON, got {head!r}") from error
         if not 0 <= n < len(self.nodes) or not 0 <= out < MOST_OUTPUTS:
             raise ValueError(f"expected a node of the symbol's JSON in head {i}, got {head!r}")
@@ -192,3 +192,16 @@ class _Importer:
         parameters = () if known else (self._names[n],)
         label = f"{self.nodes[n]['name']}_output"
         self.operations.append(Operation(f"output.{i}", "output", label, "output", (), sources, parameters=parameters))
+
+
+def _place(part: Any) -> tuple[int, int]:
+    """A node's number and an output's, of a list that says both first.
+
+    Raises:
+        TypeError: no list of numbers.
+        ValueError: a list of fewer.
+    """
+    if not isinstance(part, list) or not all(isinstance(n, int) for n in part):
+        raise TypeError(part)
+    node, output = part[:2]
+    return node, output

@@ -9,13 +9,11 @@ import torch
 from torch.nn import functional
 
 from feedline.graph.node import Node
+from feedline.graph.ops import edges
 from feedline.graph.ops.align import broadcasting, rowwise
 from feedline.graph.packed import Run
 from feedline.graph.registry import declare
 from feedline.graph.shapes import broadcast, from_end, same
-
-# The smallest positive number whose logarithm is taken; below it, as in CNTK, it stays the logarithm of this.
-SMALLEST_IN_LOG = 1e-37
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,50 +21,47 @@ def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
 
 
+def _logic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A connective, likewise."""
+    return _truth(lambda a, b: function(edges.truth(a), edges.truth(b)))
+
+
 def _select(flag: torch.Tensor, if_true: torch.Tensor, if_false: torch.Tensor) -> torch.Tensor:
     return torch.where(flag != 0, if_true, if_false)
-
-
-def _clip(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    return torch.minimum(torch.maximum(x, low), high)
-
-
-def _leaky(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
-    return torch.where(x >= 0, x, slope * x)
 
 
 BROADCASTING = {
     "plus": torch.add,
     "minus": torch.sub,
     "element_times": torch.mul,
-    "element_divide": torch.div,
-    "pow": torch.pow,
+    "element_divide": edges.quotient,
+    "pow": edges.power,
     "log_add_exp": torch.logaddexp,
-    "element_max": torch.maximum,
-    "element_min": torch.minimum,
+    "element_max": edges.larger,
+    "element_min": edges.smaller,
     "equal": _truth(torch.eq),
     "not_equal": _truth(torch.ne),
     "less": _truth(torch.lt),
     "less_equal": _truth(torch.le),
     "greater": _truth(torch.gt),
     "greater_equal": _truth(torch.ge),
-    "element_and": _truth(torch.logical_and),
-    "element_or": _truth(torch.logical_or),
-    "element_xor": _truth(torch.logical_xor),
+    "element_and": _logic(torch.logical_and),
+    "element_or": _logic(torch.logical_or),
+    "element_xor": _logic(torch.logical_xor),
     "element_select": _select,
-    "clip": _clip,
-    "param_relu": lambda slope, x: _leaky(x, slope),
+    "clip": edges.clipped,
+    "param_relu": lambda slope, x: edges.rectified(x, slope * x),
 }
 
 UNARY = {
     "negate": torch.neg,
-    "reciprocal": torch.reciprocal,
+    "reciprocal": edges.inverse,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "exp": torch.exp,
-    "log": lambda x: torch.log(x.clamp_min(SMALLEST_IN_LOG)),
-    "sqrt": torch.sqrt,
+    "log": edges.logarithm,
+    "sqrt": edges.square_root,
     "square": torch.square,
     "abs": torch.abs,
     "floor": torch.floor,
@@ -86,7 +81,7 @@ UNARY = {
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     "softsign": functional.softsign,
     "selu": functional.selu,
-    "element_not": lambda x: torch.logical_not(x).to(x.dtype),
+    "element_not": lambda x: torch.logical_not(edges.truth(x)).to(x.dtype),
     "stop_gradient": torch.detach,
 }
 
@@ -95,15 +90,30 @@ for _name, _function in BROADCASTING.items():
 for _name, _function in UNARY.items():
     declare(_name, same, broadcasting(_function))
 
-declare("elu", same, rowwise(lambda node: lambda x: functional.elu(x, node.attributes.get("alpha", 1.0))))
-declare(
-    "leaky_relu", same, rowwise(lambda node: lambda x: functional.leaky_relu(x, node.attributes.get("alpha", 0.01)))
-)
-declare(
-    "hard_sigmoid",
-    same,
-    rowwise(lambda node: lambda x: (node.attributes["alpha"] * x + node.attributes["beta"]).clamp(0, 1)),
-)
+
+def _alpha(node: Node, otherwise: float) -> float:
+    slope: float = node.attributes.get("alpha", otherwise)
+    return slope
+
+
+def _leaky(node: Node) -> Callable[..., Any]:
+    slope = _alpha(node, 0.01)
+    return lambda x: edges.rectified(x, slope * x)
+
+
+def _elu(node: Node) -> Callable[..., Any]:
+    alpha = _alpha(node, 1.0)
+    return lambda x: edges.elu(x, alpha)
+
+
+def _hard_sigmoid(node: Node) -> Callable[..., Any]:
+    alpha, beta = node.attributes["alpha"], node.attributes["beta"]
+    return lambda x: edges.ramp(alpha * x + beta)
+
+
+declare("elu", same, rowwise(_elu))
+declare("leaky_relu", same, rowwise(_leaky))
+declare("hard_sigmoid", same, rowwise(_hard_sigmoid))
 # What stands for a name or a block passes data through, sparse data too.
 declare("alias", same, lambda node: lambda batch, x, *others: x, axes=lambda site: site.types[0].axes)
 

@@ -10,8 +10,8 @@ import torch
 from feedline.graph.node import Node
 from feedline.graph.ops.align import adapter, dense
 from feedline.graph.packed import Batch, Run, SparseRows
-from feedline.graph.registry import Shape, Site, declare
-from feedline.graph.shapes import product
+from feedline.graph.registry import declare
+from feedline.graph.shapes import product, times_transpose
 
 
 def _times(node: Node) -> Run:
@@ -55,19 +55,15 @@ def _times(node: Node) -> Run:
 declare("times", product, _times)
 
 
-def _transposed(site: Site) -> Shape:
-    left, right = site.shape(0), site.shape(1)
-    if len(right) > 2 or not left or not right or left[-1] != right[-1]:
-        site.refuse("a right operand of at most two axes, whose last is as wide as the left operand's last")
-    return (*left[:-1], *right[:-1])
-
-
 def _times_transpose(node: Node) -> Run:
     left, right = node.inputs
     to_left, to_right = adapter(left, node.axes, None), adapter(right, node.axes, None)
     result = node.shape
+    plain = not left.axes and len(left.shape) == 2 and len(right.shape) == 1
 
     def run(batch: Batch, x: Any, w: Any) -> Any:
+        if isinstance(w, SparseRows) and plain:
+            return w.matmul(dense(x, node).t())[:, :, None]
         w = dense(w, node)
         if isinstance(x, SparseRows):
             if right.axes:
@@ -75,7 +71,7 @@ def _times_transpose(node: Node) -> Run:
             y = x.matmul(w.reshape(-1, w.shape[-1]).t()).reshape(len(x), *result)
             return y if to_left is None else to_left(batch, y)
         if not right.axes:
-            y = x @ (w.t() if w.ndim == 2 else w)
+            y = x @ (w.t() if w.ndim == 2 else w[:, None])
             return y if to_left is None else to_left(batch, y)
         w = w if to_right is None else to_right(batch, w)
         x = x if to_left is None else to_left(batch, x)
@@ -86,4 +82,4 @@ def _times_transpose(node: Node) -> Run:
     return run
 
 
-declare("times_transpose", _transposed, _times_transpose)
+declare("times_transpose", times_transpose, _times_transpose)

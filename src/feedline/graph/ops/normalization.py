@@ -1,4 +1,9 @@
-"""Batch normalisation, with running statistics that are constants of the network."""
+"""Batch normalisation, with running statistics that are constants of the network.
+
+A minibatch is normalised by its own variance, and the running variance goes towards an unbiased estimate, which is
+larger by n / (n - 1), n being the numbers that a statistic is of. One number alone says nothing of a variance: the
+running one stays.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +50,14 @@ def _batch_normalization(node: Node) -> Run:
         used_mean, used_variance = mean, variance
         if batch.training and len(x):
             used_variance, used_mean = torch.var_mean(x, dims, correction=0)
-            used_mean, used_variance = _update(x.shape[0], used_mean, used_variance, mean, variance, count)
+            used_mean, used_variance = _update(x, used_mean, used_variance, mean, variance, count)
         std = (used_variance + epsilon).rsqrt()
         return (x - used_mean.reshape(fit)) * (scale * std).reshape(fit) + bias.reshape(fit)
 
-    def _update(samples: int, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
+    def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
         """Move the running statistics; returns those to normalise by."""
-        seen = float(count)
+        samples, seen = x.shape[0], float(count)
+        numbers = math.prod(x.shape[dim] for dim in dims)
         with torch.no_grad():
             if seen == 0:
                 share = 1.0
@@ -60,7 +66,8 @@ def _batch_normalization(node: Node) -> Run:
             else:
                 share = -math.expm1(-samples / normalize) if normalize > 0 else 1.0
             mean.lerp_(now, share)
-            variance.lerp_(now_variance, share)
+            if numbers > 1:
+                variance.lerp_(now_variance * (numbers / (numbers - 1)), share)
             count.add_(samples)
         if blend == 0:
             return now, now_variance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,11 +69,12 @@ def _axes_like(site: Site) -> tuple[str, ...] | None:
 
 
 def _random_sample(node: Node) -> Run:
-    """One class for each sample, by its weights."""
-    many, again = node.attributes["many"], node.attributes["replacement"]
+    """Classes by their weights, which are those of all axes together."""
+    many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
     def run(batch: Batch, weights: Any) -> Any:
         weights = dense(weights, node)
+        weights = weights.flatten(weights.ndim - rank)
         found = torch.multinomial(weights, many, again)
         return functional.one_hot(found, weights.shape[-1]).to(weights.dtype)
 
@@ -80,7 +82,9 @@ def _random_sample(node: Node) -> Run:
 
 
 def _sampled(site: Site) -> tuple[int, ...]:
-    return (site.attributes["many"], *site.shape(0))
+    if not site.shape(0):
+        site.refuse("a weight for each class")
+    return (site.attributes["many"], math.prod(site.shape(0)))
 
 
 declare("random_sample", _sampled, _random_sample, axes=_axes_like)

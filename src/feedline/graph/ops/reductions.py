@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from feedline.graph.node import BATCH, Node
+from feedline.graph.ops import edges
 from feedline.graph.ops.align import dense, rowwise
 from feedline.graph.packed import Batch, Run
 from feedline.graph.registry import Shape, Site, declare
@@ -35,8 +36,8 @@ def _sum_squares(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_sum": torch.sum,
     "reduce_mean": torch.mean,
-    "reduce_max": torch.amax,
-    "reduce_min": torch.amin,
+    "reduce_max": edges.largest,
+    "reduce_min": edges.smallest,
     "reduce_prod": _prod,
     "reduce_log_sum_exp": torch.logsumexp,
     "reduce_l1": _l1,
@@ -84,20 +85,28 @@ def _no_axes(site: Site) -> tuple[str, ...]:
     return ()
 
 
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "max": edges.largest,
+    "min": edges.smallest,
+}
+
+
 def _everything(node: Node) -> Run:
-    how = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}[node.attributes["how"]]
+    how = _WHOLE[node.attributes["how"]]
 
     def run(batch: Batch, x: Any) -> Any:
-        return how(dense(x, node))
+        return how(dense(x, node).reshape(-1), (0,))
 
     return run
 
 
 def _over_batch(node: Node) -> Run:
-    how = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}[node.attributes["how"]]
+    how = _WHOLE[node.attributes["how"]]
 
     def run(batch: Batch, x: Any) -> Any:
-        return how(dense(x, node), 0)
+        return how(dense(x, node), (0,))
 
     return run
 
@@ -108,6 +117,23 @@ def _batch_only(site: Site) -> tuple[str, ...]:
     return ()
 
 
+def _channels(site: Site) -> Shape:
+    shape = site.shape(0)
+    if len(shape) < 2:
+        site.refuse("channels of at least one more axis")
+    return (*shape[:1], *(1,) * (len(shape) - 1))
+
+
+def _per_channel(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        dims = tuple(range(1 - len(node.shape), 0))
+        return lambda x: function(x, dims)
+
+    return rowwise(make)
+
+
+declare("global_max_pooling", _channels, _per_channel(edges.first_largest))
+declare("global_average_pooling", _channels, _per_channel(lambda x, dims: x.mean(dims, keepdim=True)))
 declare("reduce_everything", scalar, _everything, axes=_no_axes, stepwise=False)
 declare("reduce_batch", same, _over_batch, axes=_batch_only, stepwise=False)
 

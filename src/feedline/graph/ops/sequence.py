@@ -150,11 +150,27 @@ def _delay(node: Node) -> Run:
 declare("delay", _delayed, _delay, axes=_delay_axes, stepwise=False)
 
 
+class _SegmentMax(torch.autograd.Function):
+    """Every one of equal elements gets the whole gradient; torch would divide it among them."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, owner: torch.Tensor, count: int) -> torch.Tensor:
+        start = x.new_full((count, *x.shape[1:]), -torch.inf)
+        index = owner.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x)
+        found = start.scatter_reduce(0, index, x, "amax", include_self=False)
+        context.save_for_backward(x, found, owner)
+        return found
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        x, found, owner = context.saved_tensors
+        return torch.where(x == found.index_select(0, owner), gradient.index_select(0, owner), 0.0), None, None
+
+
 def segment_max(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     """Of packed rows, the largest of each sequence, element by element."""
-    owner = sequences.owner.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x)
-    start = x.new_full((sequences.count, *x.shape[1:]), -torch.inf)
-    return start.scatter_reduce(0, owner, x, "amax", include_self=False)
+    found: torch.Tensor = _SegmentMax.apply(x, sequences.owner, sequences.count)  # type: ignore[no-untyped-call]
+    return found
 
 
 def segment_sum(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:

@@ -1,4 +1,8 @@
-"""What acts on more than its result: functions that a user wrote, over packed rows, and assignments."""
+"""What acts on more than its result: functions that a user wrote, over packed rows, and assignments.
+
+Assignments are done when all of a network is computed, in the order in which they were made: whatever reads what is
+assigned reads the value from before, and the assignment itself gives the new one.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +82,13 @@ def _assigned(site: Site) -> Shape:
 
 
 def _assign(node: Node) -> Run:
+    number = int(node.uid.removeprefix("n"))
+
     def run(batch: Batch, target: Any, value: Any) -> Any:
-        with torch.no_grad():
-            target.copy_(dense(value, node))
-        return target.detach()
+        # A copy, as it may be that of another target.
+        new = dense(value, node).detach().expand_as(target).clone()
+        batch.assignments.append((number, target, new))
+        return new
 
     return run
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from feedline.graph.ops.edges import ramp
 from feedline.mxnet.symbol._operator import Names, Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, dtype, flag, real, word
 
@@ -31,21 +32,32 @@ def _number(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return run
 
 
+def _maximum(a: Any, b: Any) -> Any:
+    """Of equal elements the left one gets the gradient."""
+    return torch.where(a >= b, a, b)
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    """Of equal elements the left one gets the gradient."""
+    return torch.where(a <= b, a, b)
+
+
 def _remainder(a: Any, b: Any) -> Any:
     """Of the divisor's sign; 0 for a divisor of 0."""
     b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
     return torch.where(b == 0, torch.zeros_like(b), torch.remainder(a, torch.where(b == 0, 1, b)))
 
 
-# By MXNet's word: aliases of the operator on equal shapes, the broadcasting ones, and the operation of the graph.
+# By MXNet's word: aliases of the operator on equal shapes, the broadcasting ones, and the operation of the graph, whose
+# rules at the edges are CNTK's; or a function where MXNet has others.
 _ARITHMETIC: dict[str, tuple[str, str, str | Callable[..., Any]]] = {
     "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", "plus"),
     "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", "minus"),
     "mul": ("elemwise_mul _mul _Mul", "broadcast_mul", "element_times"),
-    "div": ("elemwise_div _div _Div", "broadcast_div", "element_divide"),
-    "power": ("_power _Power", "broadcast_power", "pow"),
-    "maximum": ("_maximum _Maximum", "broadcast_maximum", "element_max"),
-    "minimum": ("_minimum _Minimum", "broadcast_minimum", "element_min"),
+    "div": ("elemwise_div _div _Div", "broadcast_div", _pair(torch.div)),
+    "power": ("_power _Power", "broadcast_power", _pair(torch.pow)),
+    "maximum": ("_maximum _Maximum", "broadcast_maximum", _pair(_maximum)),
+    "minimum": ("_minimum _Minimum", "broadcast_minimum", _pair(_minimum)),
     "hypot": ("_hypot", "broadcast_hypot", _pair(torch.hypot)),
     "mod": ("_mod _Mod", "broadcast_mod", _pair(_remainder)),
     "equal": ("_equal", "broadcast_equal", "equal"),
@@ -70,8 +82,8 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
     "_rpower_scalar _RPowerScalar": lambda x, n: n**x,
     "_mod_scalar _ModScalar": _remainder,
     "_rmod_scalar _RModScalar": lambda x, n: _remainder(torch.full_like(x, n), x),
-    "_maximum_scalar _MaximumScalar": lambda x, n: torch.maximum(x, torch.full_like(x, n)),
-    "_minimum_scalar _MinimumScalar": lambda x, n: torch.minimum(x, torch.full_like(x, n)),
+    "_maximum_scalar _MaximumScalar": lambda x, n: _maximum(x, torch.full_like(x, n)),
+    "_minimum_scalar _MinimumScalar": lambda x, n: _minimum(x, torch.full_like(x, n)),
     "_equal_scalar": lambda x, n: x == n,
     "_not_equal_scalar": lambda x, n: x != n,
     "_greater_scalar": lambda x, n: x > n,
@@ -105,11 +117,11 @@ _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "log10": torch.log10,
     "log1p": torch.log1p,
     "log2": torch.log2,
-    "logical_not": "element_not",
+    "logical_not": lambda x: torch.logical_not(x).to(x.dtype),
     "negative": "negate",
     "radians": torch.deg2rad,
     "rcbrt": lambda x: x.sign() * x.abs().pow(-1 / 3),
-    "reciprocal": "reciprocal",
+    "reciprocal": torch.reciprocal,
     "relu": "relu",
     "rint": lambda x: torch.ceil(x - 0.5),  # halves go down: MXNet's rule, not torch's
     "round": lambda x: torch.trunc(x + 0.5 * x.sign()),  # halves go away from zero
@@ -119,7 +131,7 @@ _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "sin": "sin",
     "sinh": "sinh",
     "softsign": "softsign",
-    "sqrt": "sqrt",
+    "sqrt": torch.sqrt,
     "square": "square",
     "tan": "tan",
     "tanh": "tanh",
@@ -225,7 +237,7 @@ define(
     "hard_sigmoid",
     "data",
     same,
-    lambda p, training, x: (p.alpha * x + p.beta).clamp(0, 1),
+    lambda p, training, x: ramp(p.alpha * x + p.beta),
     {"alpha": Parameter(real, 0.2), "beta": Parameter(real, 0.5)},
 )
 define(

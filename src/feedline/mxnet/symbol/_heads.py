@@ -144,7 +144,8 @@ def _regression(out: Callable[[Any], Any], difference: Callable[[Any, Any], Any]
 for _name, _out, _difference in (
     ("LinearRegressionOutput", torch.clone, lambda y, label: y - label),
     ("LogisticRegressionOutput", torch.sigmoid, lambda y, label: y - label),
-    ("MAERegressionOutput", torch.clone, lambda y, label: (y - label).sign()),
+    # Where both are equal it is -1, as below.
+    ("MAERegressionOutput", torch.clone, lambda y, label: (y > label).to(y.dtype) * 2 - 1),
 ):
     define(
         _name,

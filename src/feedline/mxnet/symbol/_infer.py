@@ -118,7 +118,13 @@ def _round(nodes: Iterable[Node], found: Found) -> bool:
         assert node.operator is not None
         outs = [(node, i) for i in range(node.visible)]
         site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
-        node.operator.shape(site)
+        try:
+            node.operator.shape(site)
+        except MXNetError:
+            raise
+        except (ValueError, TypeError, ArithmeticError, IndexError) as error:
+            # Attributes that were read as what they are and make no sense together, such as strides of another rank.
+            raise MXNetError(f"Error in operator {node.name}: its attributes and shapes do not fit: {error}") from error
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
             if shape is not None and found.shapes.get(key) != shape:
                 found.shapes[key] = shape

@@ -164,21 +164,31 @@ def from_json(text: str) -> tuple[Entry, ...]:
     try:
         found = json.loads(text)
         described, heads = found["nodes"], found["heads"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MXNetError(f"expected the JSON text of a symbol, with nodes and heads, got {text[:40]!r}") from error
+    for what, rows in (("nodes", described), ("heads", heads)):
+        if not isinstance(rows, list):
+            raise MXNetError(f"expected a list of {what}, got {str(rows)[:40]!r}")
     made: list[Node] = []
     for i, one in enumerate(described):
         try:
-            op, name = one["op"], str(one["name"])
+            op, name = str(one["op"]), str(one["name"])
             attributes = {**one.get("param", {}), **one.get("attr", {}), **one.get("attrs", {})}
             inputs = [_entry(made, place) for place in one["inputs"]]
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise MXNetError(f"expected node {i} to have op, name and inputs that come before it, got {one}") from error
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            shown = str(one)[:200]
+            raise MXNetError(
+                f"expected node {i} to have op, name and inputs that come before it, got {shown}"
+            ) from error
         if op != "null" and op not in CALLED:
             raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
         operator = None if op == "null" else CALLED[op]
         node = Node(operator, name, {str(k): str(v) for k, v in attributes.items()}, inputs)
         if operator is not None:
+            # Names are made for as many as there are said to be: not before that many are there.
+            count = getattr(node.p, "num_args", None)
+            if type(count) is int and count > len(inputs):
+                raise MXNetError(f"expected {count} inputs for node {i}, `{name}`, got {len(inputs)}")
             expected = node.input_names
             if len(expected) != len(inputs):
                 raise MXNetError(f"expected inputs {', '.join(expected)} for node {i}, `{name}`, got {len(inputs)}")
@@ -193,6 +203,8 @@ def from_json(text: str) -> tuple[Entry, ...]:
 
 def _entry(made: Sequence[Node], place: Sequence[int]) -> Entry:
     number, index, version = (*place, 0)[:3]
+    if not all(type(part) is int for part in (number, index, version)):
+        raise TypeError(place)
     if not 0 <= number < len(made) or not 0 <= index < made[number].visible + made[number].hidden:
         raise IndexError(number)
     return Entry(made[number], index, version)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from feedline.graph.ops.edges import largest, smallest
 from feedline.mxnet.symbol._operator import Shape, Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, optional, real, word
 
@@ -57,8 +58,8 @@ _SUMS: dict[str, Callable[..., Any]] = {
     "sum sum_axis": lambda x, axes, keep: x.sum(axes, keepdim=keep, dtype=x.dtype),
     "mean": lambda x, axes, keep: x.mean(axes, keepdim=keep),
     "prod": _product,
-    "max max_axis": lambda x, axes, keep: x.amax(axes, keepdim=keep),
-    "min min_axis": lambda x, axes, keep: x.amin(axes, keepdim=keep),
+    "max max_axis": largest,
+    "min min_axis": smallest,
     "nanprod": lambda x, axes, keep: _product(torch.where(x.isnan(), 1.0, x), axes, keep),
     "nansum": lambda x, axes, keep: x.nansum(axes, keepdim=keep),
 }

@@ -51,12 +51,13 @@ def AttentionModel(
         keys, query = (_projected(attention_dim) for _ in range(2))
         scale, final = Stabilizer(), Stabilizer()
     v = parameter((attention_dim, 1), init, "v")
+    scaled = v * scale.beta if stabilize else v
 
     def attend(encoder_hidden_state: Any, decoder_hidden_state: Any) -> Any:
         padded = [apply("sequence_padded", [node_of(x)]) for x in (keys(encoder_hidden_state), encoder_hidden_state)]
         valid = apply("sequence_valid", [node_of(encoder_hidden_state)])
         wanted = node_of(query(decoder_hidden_state))
-        return final(Function.of([apply("attend", [*padded, valid, wanted, node_of(scale(v))])]))
+        return final(Function.of([apply("attend", [*padded, valid, wanted, node_of(scaled)])]))
 
     return layer(attend, "AttentionModel", name, inputs=("encoder_hidden_state", "decoder_hidden_state"))
 

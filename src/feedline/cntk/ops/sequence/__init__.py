@@ -38,7 +38,7 @@ __all__ = [
 
 def input_variable(
     shape: Any,
-    dtype: Any = np.float32,
+    dtype: Any = None,
     needs_gradient: bool = False,
     is_sparse: bool = False,
     sequence_axis: Axis | None = None,

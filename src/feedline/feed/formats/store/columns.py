@@ -150,7 +150,7 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     Args:
         column: of the batch.
         stream: its declaration.
-        lengths: samples of each sequence; None: one each.
+        lengths: samples of each sequence, perhaps a view of a map; None: one each.
         ragged: the column has a level for sequences.
         batch: what the column is one of.
 
@@ -158,39 +158,96 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
         ValueError: sizes and offsets that contradict each other or ``lengths``.
         DataError: the file was cut, or its disk fails.
     """
-    # Buffers come in depth-first order, for each level its validity first.
-    buffers = column.buffers()
-    validity = [0, *([2] if ragged else [])]
-    at, rows = 0, len(column)
-    offsets = None
+    buffers, inner = _buffers(column, stream, ragged)
+    rows, offsets = len(column), None
     if ragged:
-        offsets = batch.view(buffers[1], np.dtype(np.int64), rows + 1)
-        at, rows = 2, _native.bounds_end(offsets, "offsets")
-        _compare_lengths(np.diff(_native.copied(offsets)), lengths)
+        offsets = batch.bounds(buffers[1], rows + 1)
+        rows = _native.bounds_end(offsets, "offsets")
+        _compare_lengths(offsets, lengths)
     elif lengths is not None:
-        _compare_lengths(np.ones(rows, np.int64), lengths)
-    stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
-    value: Value
+        _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
+    if not stream.sparse:
+        return DenseValue(_dense(inner, stream, batch, 0, rows), offsets)
+    indptr = batch.bounds(inner[1], rows + 1)
+    return SparseValue(indptr, *_sparse(inner, stream, batch, 0, _native.bounds_end(indptr, "row bounds")), offsets)
+
+
+def decode_slice(
+    column: Any,
+    stream: Stream,
+    lengths: NDArray[np.int32] | None,
+    ragged: bool,
+    batch: Batch,
+    start: int,
+    stop: int,
+) -> Value:
+    """The sequences ``start:stop`` of what `decode` returns, reading and checking no more than their offsets.
+
+    The value has offsets of its own; ``lengths`` are those of these sequences.
+
+    Raises:
+        ValueError, DataError: as `decode`.
+    """
+    buffers, inner = _buffers(column, stream, ragged)
+    first, last, offsets = start, stop, None
+    if ragged:
+        offsets = _native.copied(batch.view(buffers[1], _INT64, len(column) + 1)[start : stop + 1])
+        first, last = int(offsets[0]), int(offsets[-1])
+        offsets -= first
+    if lengths is not None:
+        _compare_lengths(np.arange(stop - start + 1, dtype=np.int64) if offsets is None else offsets, lengths)
+    if not stream.sparse:
+        return DenseValue(_dense(inner, stream, batch, first, last), offsets)
+    if first < 0:
+        raise ValueError(f"expected offsets from 0, got {first}")
+    indptr = _native.copied(batch.view(inner[1], _INT64, last + 1)[first:])
+    low = int(indptr[0])
+    indptr -= low
+    high = low + _native.bounds_end(indptr, "row bounds")
+    return SparseValue(indptr, *_sparse(inner, stream, batch, low, high), offsets)
+
+
+_INT64 = np.dtype(np.int64)
+
+
+def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list[Any]]:
+    """The buffers of a column, and those below its level for sequences.
+
+    Raises:
+        ValueError: one of them says which items are null.
+    """
+    # They come in depth-first order, for each level its validity first.
+    buffers = column.buffers()
+    inner = buffers[2:] if ragged else buffers
+    validity = [buffers[0], inner[0]]
     if stream.sparse:
-        validity += [at + 2, at + 3, at + 5]
-        indptr = batch.view(buffers[at + 1], np.dtype(np.int64), rows + 1)
-        entries = _native.bounds_end(indptr, "row bounds")
-        indices = batch.view(buffers[at + 4], np.dtype(np.int32), entries)
-        values = batch.view(buffers[at + 6], stored, entries)
-        value = SparseValue(indptr, indices, values.view(stream.dtype), stream.shape[0], offsets)
-    else:
-        if stream.shape:
-            validity.append(at + 1)
-        data = buffers[at + 2] if stream.shape else buffers[at + 1]
-        flat = batch.view(data, stored, rows * stream.size).view(stream.dtype)
-        value = DenseValue(flat.reshape(rows, *stream.shape), offsets)
-    if any(buffers[place] is not None for place in validity):
+        validity += [inner[2], inner[3], inner[5]]
+    elif stream.shape:
+        validity.append(inner[1])
+    if any(bitmap is not None for bitmap in validity):
         raise ValueError("expected no nulls, got a column that has some")
-    return value
+    return buffers, inner
 
 
-def _compare_lengths(found: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
-    if lengths is None or np.array_equal(found, lengths):
-        return
-    i = int(np.flatnonzero(found != lengths)[0])
-    raise ValueError(f"expected {lengths[i]} samples in sequence {i} of the chunk, got {found[i]}")
+def _dense(inner: list[Any], stream: Stream, batch: Batch, first: int, last: int) -> NDArray[Any]:
+    """Rows ``first:last``."""
+    stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
+    if not 0 <= first <= last:
+        raise ValueError(f"expected offsets that never fall, got {first} then {last}")
+    flat = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[first * stream.size :]
+    return flat.view(stream.dtype).reshape(last - first, *stream.shape)
+
+
+def _sparse(inner: list[Any], stream: Stream, batch: Batch, low: int, high: int) -> tuple[Any, Any, int]:
+    """Indices and values of the entries ``low:high``, and the number of classes."""
+    if low < 0:
+        raise ValueError(f"expected row bounds from 0, got {low}")
+    indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]
+    return indices, batch.view(inner[6], stream.dtype, high)[low:], stream.shape[0]
+
+
+def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
+    i = -1 if lengths is None else _native.first_uneven(offsets, lengths)
+    if lengths is not None and i >= 0:
+        (wanted,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
+        raise ValueError(f"expected {wanted} samples in sequence {i} of those read, got {b - a}")

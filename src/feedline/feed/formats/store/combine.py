@@ -16,7 +16,7 @@ from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Pa
 
 
 def combine(stores: Sequence[Path], folder: Path) -> Manifest:
-    """Fill ``folder``, which must be new and on the same file system, with the sequences of all ``stores``, in order.
+    """Fill ``folder``, which must be empty and on the same file system, with the sequences of all ``stores``, in order.
 
     The stores stay as they are: their Arrow files are linked, or copied where links are not possible. Costs no memory
     and, but for 4 bytes a sequence and ragged stream, no reading.
@@ -31,7 +31,6 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
     for store, manifest in zip(stores, manifests, strict=True):
         if (manifest.schema.digest, manifest.compression) != (schema.digest, manifests[0].compression):
             raise SchemaError(f"expected streams and compression of {stores[0]} in every store, got others in {store}")
-    folder.mkdir()
     ragged = [name for name in schema if any(name in manifest.lengths for manifest in manifests)]
     sequences = sum(manifest.sequences for manifest in manifests)
     lengths = {}
@@ -66,7 +65,7 @@ def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: s
             else:
                 found = np.ones(manifest.sequences, np.int32)
             for start in range(0, len(found), 1 << 20):
-                block = np.ascontiguousarray(found[start : start + (1 << 20)], "<i4").tobytes()
+                block = _native.copied(np.ascontiguousarray(found[start : start + (1 << 20)], "<i4")).tobytes()
                 out.write(block)
                 crc, size = _native.crc32c(block, crc), size + len(block)
         out.flush()

@@ -8,10 +8,11 @@ was cut under them (see `mapped`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +99,34 @@ class StoreDeserializer(Deserializer):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``.
+        """Views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
 
         Raises:
             DataError: the file was cut, is damaged, or contradicts the manifest.
         """
-        part, i = self._locate(chunk)
-        mapped = self._map(part)
-        mapped.file.check()
+        part, i, mapped = self._opened(chunk)
+        ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        values = self._decoded(part, i, mapped, ordinals, columns.decode)
+        self._check_samples(chunk, part, i, mapped.file.path, values)
+        return Chunk(self.schema, values, seals=self._seals_of(mapped))
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Views of the sequences ``start:stop`` of chunk number ``chunk``, and copies of their offsets.
+
+        Reads and checks no more than these.
+
+        Raises:
+            DataError: as `read`.
+        """
         if self._manifest.compression is not None:
-            return Chunk(self.schema, self._decode(chunk, part, i, mapped))
-        if self._verify and chunk not in self._verified:
-            _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
-            self._verified.add(chunk)
-        return Chunk(self.schema, self._decode(chunk, part, i, mapped), seals=[mapped.file.seal])
+            return super().read_slice(chunk, start, stop)
+        part, i, mapped = self._opened(chunk)
+        count = int(part.chunks["sequences"][i])
+        start, stop, _ = slice(start, stop).indices(count)
+        first = int(self._starts[chunk])
+        decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
+        values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
+        return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
@@ -119,8 +134,7 @@ class StoreDeserializer(Deserializer):
         for chunk in chunks:
             part, i = self._locate(chunk)
             file = found[part.file] = self._map(part).file
-            if len(chunks) > 1:  # one after the other they would be waited for one by one
-                file.advise("willneed", int(part.chunks["byte"][i]), 1)
+            file.advise("willneed", int(part.chunks["byte"][i]), 4096)
         return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -182,39 +196,47 @@ class StoreDeserializer(Deserializer):
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
 
-    def _decode(self, chunk: int, part: Part, i: int, mapped: _MappedPart) -> dict[str, Value]:
-        path = mapped.file.path
+    def _opened(self, chunk: int) -> tuple[Part, int, _MappedPart]:
+        """The part that a chunk lies in, its number there, and the map of the part."""
+        part, i = self._locate(chunk)
+        mapped = self._map(part)
+        mapped.file.check()
+        if self._verify and chunk not in self._verified:
+            _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
+            self._verified.add(chunk)
+        return part, i, mapped
+
+    def _decoded(
+        self, part: Part, i: int, mapped: _MappedPart, ordinals: tuple[int, int], decode: Callable[..., Value]
+    ) -> dict[str, Value]:
+        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``."""
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
-        ordinals = np.arange(self._starts[chunk], self._starts[chunk + 1])
-        lengths = {name: self._side(name).take(ordinals) for name in self.schema if name in self._manifest.lengths}
-        longest = self._longest(lengths, sequences)
-        samples = sequences if longest is None else int(longest.sum())
-        if samples != self.chunks()[chunk].samples:
-            raise _damaged(f"expected {self.chunks()[chunk].samples} samples in the chunk, got {samples}", path, start)
+        damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
         batch: Batch | CompressedBatch
         try:
             if self._manifest.compression is None:
                 batch = Batch(mapped.file, start, size, mapped.arrow)
             else:
-                data = self._fetch(path, start, size)
+                data = self._fetch(mapped.file.path, start, size)
                 crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
                 batch = CompressedBatch(data, crc32c, memory, mapped.arrow)
         except ValueError as error:
-            raise _damaged(str(error), path, start) from error
+            raise damaged(str(error)) from error
         values = {}
         for name in self.schema:
             column = batch.arrow.column(mapped.arrow.get_field_index(name))
             if len(column) != sequences:
-                raise _damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", path, start, name)
-            stream = self._manifest.schema[name]
+                raise damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", stream=name)
+            side = self._side(name) if name in self._manifest.lengths else None
+            lengths = None if side is None else side.view(*ordinals)
             try:
-                value = columns.decode(column, stream, lengths.get(name), name in part.ragged, batch)
+                value = decode(column, self._manifest.schema[name], lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
-                raise _damaged(str(error), path, start, name) from error
-            if name in self._manifest.lengths:
-                total = int(part.totals[name][i])
-                if value.num_samples != total:
-                    raise _damaged(f"expected {total} samples, got {value.num_samples}", path, start, name)
+                if side is not None:
+                    side.check()  # it may be its lengths that are not there any more
+                raise damaged(str(error), stream=name) from error
+            if side is not None:
+                side.check()
                 if value.one_sample_each:
                     # Written before the stream turned out to have sequences: all chunks look alike.
                     value = _with_offsets(value)
@@ -227,6 +249,27 @@ class StoreDeserializer(Deserializer):
                 return read_exactly(descriptor, start, size)
             except (OSError, EOFError) as error:
                 raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
+
+    def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
+        """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""
+        return [] if self._manifest.compression is not None else [mapped.file.seal]
+
+    def _check_samples(self, chunk: int, part: Part, i: int, path: str, values: Mapping[str, Value]) -> None:
+        """Compare the samples of a chunk with those by the manifest."""
+        damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
+        for name in values.keys() & self._manifest.lengths.keys():
+            total = int(part.totals[name][i])
+            if values[name].num_samples != total:
+                raise damaged(f"expected {total} samples, got {values[name].num_samples}", stream=name)
+        ragged, plain = self._counted()
+        if len(ragged) == 1 and not plain:
+            got = int(part.totals[ragged[0]][i])
+        else:
+            lengths = self.lengths(np.arange(self._starts[chunk], self._starts[chunk + 1]))
+            got = int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
+        expected = self.chunks()[chunk].samples
+        if expected != got:
+            raise damaged(f"expected {expected} samples in the chunk, got {got}")
 
     # ---- lengths ------------------------------------------------------------------------------------
 
@@ -278,6 +321,9 @@ class StoreDeserializer(Deserializer):
 
 _TABLE = ("sequences", "bytes")
 
+# Lengths of sequences are looked up in any order: up to this size their file is read at once, not page by page.
+_LENGTHS_AT_ONCE = 64 << 20
+
 
 class _MappedPart:
     """A mapped Arrow file whose schema is what the manifest says."""
@@ -309,15 +355,30 @@ class _MappedLengths:
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
         self._file, self._stream = file, stream
+        if file.size <= _LENGTHS_AT_ONCE:
+            file.advise("willneed")
+        self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
         self._gatherer = _native.Gatherer([None])
-        self._gatherer.add(0, [(file.view(np.dtype("<i4"), count, len(header)), None)])
+        self._gatherer.add(0, [(self._lengths, None)])
+
+    def view(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Lengths of the sequences ``start:stop``, for native code; to be followed by `check`."""
+        self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
+        return self._lengths[start:stop]
+
+    def check(self) -> None:
+        """Look whether what was read was there; a file that is cut reads as zeros to the end of the page.
+
+        Raises:
+            DataError: the file was cut.
+        """
+        self._file.check()
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
         """Lengths of the sequences ``ordinals``, a copy."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
-        # Afterwards: a file that is cut reads as zeros to the end of the page.
-        self._file.check()
+        self.check()
         if len(lengths) and lengths.min() < 0:
             raise DataError(
                 f"expected lengths of at least 0, got {lengths.min()}",

@@ -1,15 +1,14 @@
 """Writing a store: batches of sequences in, a finished folder out, or nothing at all.
 
 Everything is written to a hidden sibling of the destination, which takes the destination's name at the end;
-an exception, a full disk included, leaves no trace. Memory is bounded by one chunk.
+an exception, a full disk included, leaves no trace. What a killed writer leaves is removed by the next one of that
+name (see `workplace`). Memory is bounded by one chunk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
 
@@ -74,20 +74,23 @@ class StoreWriter:
         self._compression = compression
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
+        clear_leftovers(self.path)
         self.refuse_existing(self.path, overwrite)
-        # A hidden sibling: on the same file system, so that renaming is atomic.
-        self._folder = self.path.parent / f".{self.path.name}.writing-{secrets.token_hex(6)}"
         self._pending: list[Piece] = []
         self._pending_bytes = 0
         self._ragged: set[str] = set()
         self._part: _PartFile | None = None
         self._parts: list[_PartFile] = []
-        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+        self._lengths: dict[str, _LengthsFile] = {}
         self._sequences = 0
         self.manifest: Manifest | None = None
         """What was written; None until `close`."""
+        self._workplace: Workplace | None = None
         with self._cleaning_up():
-            self._folder.mkdir()
+            # A hidden sibling: on the same file system, so that renaming is atomic.
+            self._workplace = Workplace(self.path)
+        self._folder = self._workplace.folder
+        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
 
     # ---- use ----------------------------------------------------------------------------------------
 
@@ -96,7 +99,8 @@ class StoreWriter:
 
         Raises:
             SchemaError: not the streams of the schema.
-            DataError: a sequence that could not be read, or the files cannot be written (disk full).
+            DataError: a sequence that could not be read or holds a sparse index out of range, or the files cannot be
+                written (disk full).
         """
         chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
         if chunk.errors:
@@ -104,6 +108,8 @@ class StoreWriter:
             raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
         if chunk.schema.digest != self.given.digest:
             Chunk(self.given, chunk.values)  # says what differs
+        for name, value in chunk.values.items():
+            _check_indices(name, value)
         with self._cleaning_up():
             self._append(chunk)
 
@@ -126,7 +132,8 @@ class StoreWriter:
             part.drop()
         for lengths in self._lengths.values():
             lengths.drop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._workplace is not None:
+            self._workplace.drop()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -211,7 +218,8 @@ class StoreWriter:
             file.write(manifest.dump())
             _sync(file)
         self.refuse_existing(self.path, self._overwrite)
-        self.publish(self._folder, self.path)
+        assert self._workplace is not None
+        self._workplace.publish()
         self.manifest = manifest
 
     @staticmethod
@@ -227,24 +235,6 @@ class StoreWriter:
             raise FileExistsError(f"{path} exists; pass overwrite=True to replace a store, or choose another name")
         if path.is_symlink() or not (path / MANIFEST).is_file():
             raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
-
-    @staticmethod
-    def publish(folder: Path, path: Path) -> None:
-        """Give a finished store its name; what has it is replaced."""
-        _sync_folder(folder)
-        old = None
-        if path.exists():
-            old = path.parent / f".{path.name}.old-{secrets.token_hex(6)}"
-            os.rename(path, old)
-        try:
-            os.rename(folder, path)
-        except BaseException:
-            if old is not None:
-                os.rename(old, path)
-            raise
-        _sync_folder(path.parent)
-        if old is not None:
-            shutil.rmtree(old)
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
@@ -443,14 +433,19 @@ def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
     return None
 
 
+def _check_indices(name: str, value: Value) -> None:
+    if not isinstance(value, SparseValue):
+        return
+    at = _native.first_bad_index(np.ascontiguousarray(value.indices), value.classes)
+    if at >= 0:
+        row = int(np.searchsorted(value.indptr, at, side="right")) - 1
+        raise DataError(
+            f"expected indices in [0, {value.classes}), got {value.indices[at]} in the sequence at index "
+            f"{int(np.searchsorted(value.offsets, row, side='right')) - 1}",
+            stream=name,
+        )
+
+
 def _sync(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

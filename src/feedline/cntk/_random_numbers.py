@@ -1,0 +1,110 @@
+"""Random numbers as CNTK fills parameters with them: from a seed, the same on every machine.
+
+The generator is mt19937_64; uniform numbers are its integers divided by 2^64, normal ones come from Marsaglia and
+Tsang's ziggurat of 128 layers. In double precision, as whole arrays: about 10 ns a number, 100 of normal ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+
+_LEAST = 312  # integers asked for at once
+
+
+def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
+    """Numbers ``first`` … ``first + count - 1`` from 0 to 1, (count,)."""
+    return _native.cntk_numbers(seed & (2**64 - 1), first, count) / 2.0**64
+
+
+def _ziggurat() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where 128 layers of equal area under the normal density end, and how high it is there; the base first."""
+    start, area = 3.442619855899, 9.91256303526217e-3
+    x = [area / _density(start), start]
+    for _ in range(126):
+        x.append(math.sqrt(-2 * math.log(area / x[-1] + _density(x[-1]))))
+    return np.array([*x, 0.0]), np.array([0.0, *(_density(v) for v in x[1:]), 1.0])
+
+
+def _density(x: float) -> float:
+    return math.exp(-x * x / 2)
+
+
+_X, _Y = _ziggurat()
+
+
+class _Normal:
+    """Normal numbers: a block at a time, but one by one where a first try does not do, which one in 80 does not."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._taken = seed & (2**64 - 1), 0
+        self._take(0)
+
+    def _take(self, count: int) -> None:
+        self._raw, self._at = _native.cntk_numbers(self._seed, self._taken, count), 0
+        self._taken += count
+        layer = (self._raw & np.uint64(255)).astype(np.int64)
+        self._layer = layer >> 1
+        self._sign = (layer & 1) * 2 - 1
+        self._x = (self._raw >> np.uint64(8)) / 2.0**56 * _X[self._layer]
+        self._doubtful = np.flatnonzero(self._x >= _X[self._layer + 1])
+
+    def numbers(self, count: int) -> NDArray[np.float64]:
+        """(count,), of standard deviation 1."""
+        found: list[NDArray[np.float64]] = []
+        have = 0
+        while have < count:
+            if self._at == len(self._raw):
+                self._take(max(_LEAST, (count - have) * 33 // 32))
+            at = self._at
+            rest = self._doubtful[np.searchsorted(self._doubtful, at) :]
+            end = min(int(rest[0]) if len(rest) else len(self._raw), at + count - have)
+            found.append(self._x[at:end] * self._sign[at:end])
+            self._at, have = end, have + end - at
+            if have < count and end < len(self._raw):
+                again = self._second(float(self._x[end]), int(self._layer[end]), int(self._sign[end]))
+                if again is not None:
+                    found.append(np.array([again]))
+                    have += 1
+        return np.concatenate(found) if found else np.empty(0)
+
+    def _second(self, x: float, layer: int, sign: int) -> float | None:
+        """A number of which the first try was outside the layer's rectangle; None: another try."""
+        self._at += 1
+        if layer == 0:
+            return self._tail() * sign
+        y = _Y[layer] + self._uniform() * (_Y[layer + 1] - _Y[layer])
+        return x * sign if y < _density(x) else None
+
+    def _tail(self) -> float:
+        start = float(_X[1])
+        while True:
+            x, y = (-math.log(1 - self._uniform()) for _ in range(2))
+            x /= start
+            if 2 * y > x * x:
+                return x + start
+
+    def _uniform(self) -> float:
+        if self._at == len(self._raw):
+            self._take(_LEAST)
+        self._at += 1
+        return int(self._raw[self._at - 1]) / 2.0**64
+
+
+def normal(seed: int, count: int) -> NDArray[np.float64]:
+    """Numbers of standard deviation 1, (count,)."""
+    return _Normal(seed).numbers(count)
+
+
+def truncated_normal(seed: int, count: int) -> NDArray[np.float64]:
+    """As `normal`, those farther than 2 from 0 left out."""
+    generator, found, have = _Normal(seed), list[NDArray[np.float64]](), 0
+    while have < count:
+        numbers = generator.numbers(count - have)
+        found.append(numbers[np.abs(numbers) <= 2])
+        have += len(found[-1])
+    return np.concatenate(found) if found else np.empty(0)

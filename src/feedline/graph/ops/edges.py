@@ -1,0 +1,147 @@
+"""Elementwise functions at the edges of their domains, and where operands tie: CNTK's rules.
+
+torch's functions have other values or gradients at such points: it halves the gradient of a maximum between equal
+operands, and divides by zero. Networks meet them all the time (clipped values lie *on* the bound, a rectifier's output
+*is* 0), so each function here says what it does there. Away from the edges all are torch's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+# Below the first, the logarithm is the second, whose derivative is that of the logarithm where it has this value.
+SMALLEST_IN_LOG = float(np.float32(1e-37))
+LOG_OF_SMALLEST = float(np.float32(-85.1))
+SLOPE_OF_SMALLEST = float(np.exp(-LOG_OF_SMALLEST))
+
+
+def larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The larger one; of equal ones the second, which gets the gradient."""
+    return torch.where(a > b, a, b)
+
+
+def smaller(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The smaller one; of equal ones the second, which gets the gradient."""
+    return torch.where(a < b, a, b)
+
+
+def clipped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Kept within bounds; on a bound the gradient still flows, to bounds it never does; the lower bound wins."""
+    return torch.where(x < low, low.detach(), torch.where(x > high, high.detach(), x))
+
+
+def logarithm(x: torch.Tensor) -> torch.Tensor:
+    """Natural logarithm, with a floor."""
+    tiny = x < SMALLEST_IN_LOG
+    floor = (x - x.detach()) * SLOPE_OF_SMALLEST + LOG_OF_SMALLEST
+    return torch.where(tiny, floor, torch.log(torch.where(tiny, 1.0, x)))
+
+
+def square_root(x: torch.Tensor) -> torch.Tensor:
+    """Square root; 0 below 0, with the infinite slope that it has at 0."""
+    return torch.sqrt(x + (x.clamp_min(0) - x).detach())
+
+
+def quotient(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a / b``; 0 where b is 0, without gradients."""
+    nothing = b == 0
+    return torch.where(nothing, 0.0, a / torch.where(nothing, 1.0, b))
+
+
+def inverse(x: torch.Tensor) -> torch.Tensor:
+    """``1 / x``; 0 where x is 0, without gradient."""
+    nothing = x == 0
+    return torch.where(nothing, 0.0, torch.reciprocal(torch.where(nothing, 1.0, x)))
+
+
+def rectified(x: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+    """``x`` from 0 on, ``below`` under it: the gradient at 0 is that of x."""
+    return torch.where(x >= 0, x, below)
+
+
+def elu(x: torch.Tensor, alpha: float) -> torch.Tensor:
+    """``alpha * (exp(x) - 1)`` under 0."""
+    return rectified(x, alpha * torch.expm1(x.clamp_max(0)))
+
+
+def ramp(x: torch.Tensor) -> torch.Tensor:
+    """Kept within 0 and 1; on either the gradient is 0."""
+    return torch.where((x > 0) & (x < 1), x, x.detach().clamp(0, 1))
+
+
+def truth(x: torch.Tensor) -> torch.Tensor:
+    """What counts as true: all that is above 0."""
+    return x > 0
+
+
+class _Power(torch.autograd.Function):
+    """``base ** exponent`` for equal shapes; 0 for a base of 0 and a negative exponent.
+
+    The gradient for the exponent is 0 wherever the base has no logarithm.
+    """
+
+    @staticmethod
+    def forward(context: Any, base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(base, exponent)
+        return _power(base, exponent)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        base, exponent = context.saved_tensors
+        for_base = for_exponent = None
+        if context.needs_input_grad[0]:
+            for_base = gradient * exponent * _power(base, exponent - 1)
+        if context.needs_input_grad[1]:
+            slope = _power(base, exponent) * torch.log(torch.where(base > 0, base, 1.0))
+            for_exponent = gradient * torch.where(base > 0, slope, 0.0)
+        return for_base, for_exponent
+
+
+def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    return torch.where((base == 0) & (exponent < 0), 0.0, torch.pow(base, exponent))
+
+
+def power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """``base ** exponent``; 0 for a base of 0 and a negative exponent."""
+    found: torch.Tensor = _Power.apply(*torch.broadcast_tensors(base, exponent))  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Extreme(torch.autograd.Function):
+    """The largest or smallest elements along axes; every one of them gets the whole gradient."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, dims: tuple[int, ...], keepdim: bool, largest: bool) -> torch.Tensor:
+        found = (torch.amax if largest else torch.amin)(x, dims, True)
+        context.save_for_backward(x, found)
+        context.dims, context.keepdim = dims, keepdim
+        return found if keepdim else found.squeeze(dims)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        x, found = context.saved_tensors
+        if not context.keepdim:
+            for dim in sorted(d % x.ndim for d in context.dims):
+                gradient = gradient.unsqueeze(dim)
+        return torch.where(x == found, gradient, 0.0), None, None, None
+
+
+def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
+    """Maximum along axes; see `_Extreme`."""
+    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, True)  # type: ignore[no-untyped-call]
+    return found
+
+
+def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
+    """Minimum along axes; see `_Extreme`."""
+    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, False)  # type: ignore[no-untyped-call]
+    return found
+
+
+def first_largest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """Maximum over the last axes, which stay, 1 wide; the first of equal elements gets the gradient, as in pooling."""
+    found = x.flatten(min(dims)).max(-1).values
+    return found.reshape(*found.shape, *(1,) * len(dims))
