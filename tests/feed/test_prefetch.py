@@ -132,6 +132,24 @@ def test_an_interrupt_while_chunks_are_taken_in_hides_no_error():
         damaged.next_minibatch(50)
 
 
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_source_dropped_while_it_reads_ahead_is_freed_at_once(sized):
+    """What is to be read next names windows, which name the reader where only reading tells their sizes."""
+    gc.collect()
+    gc.disable()
+    try:
+        corpus = CountedCorpus([3] * 400, [20] * 20)
+        corpus.sized = sized
+        dropped = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), read_ahead=3 * corpus.read(0).nbytes)
+        dropped.next_minibatch(20)
+        reader = weakref.ref(dropped._reader)
+        wait_for(lambda: len(corpus.reads) > 3)
+        del dropped
+        wait_for(lambda: reader() is None)
+    finally:
+        gc.enable()
+
+
 def test_a_dropped_source_is_freed_at_once():
     """No cycle keeps a window in memory until the collector comes by; threads end, also after an error."""
     gc.collect()

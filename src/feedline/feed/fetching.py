@@ -33,7 +33,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, together
+from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -232,13 +232,13 @@ class FetchingReader(Reader):
         """Never; see `chunk`."""
         return False
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+    def keep(self, plans: list[WindowPlan], ahead: Upcoming | None) -> None:
         """Let go of all windows but ``plans``, and fetch ``ahead``, the blocks of the windows that follow."""
         if self._whole:
             return
         if self._in_place:
             if ahead is not None:
-                self._wraps = next(ahead, None) is not None
+                self._wraps = next(ahead.windows, None) is not None
             return
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if not self._plans.keys() <= wanted:
@@ -248,12 +248,12 @@ class FetchingReader(Reader):
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
         if ahead is not None and self._budget > 0:
             try:
-                self._fetch_ahead(self._in_order_of_need(ahead))
+                self._fetch_ahead(self._in_order_of_need(ahead.windows))
             except Exception as error:
                 # What cannot be read is told when it is needed: what comes before it is still good.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
-    def read_on(self) -> None:
+    def read_on(self, ahead: Upcoming) -> None:
         """Nothing: what there is room for has been asked for."""
 
     def reset(self) -> None:

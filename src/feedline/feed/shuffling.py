@@ -28,8 +28,8 @@ from feedline.feed.formats.atomic import atomic_file
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
 from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
+from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
 
 Keys = NDArray[np.uint64]
 

@@ -274,8 +274,7 @@ class DataLoader:
                     resume = None if memo is None else place._replace(memo=memo)
                 before = resume, self._progress, self._next_sweep
                 self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
-                iterator = LoaderIterator(self, self._supply(place, share, progress), progress, share)
-            return iterator
+                return LoaderIterator(self, self._supply(place, share, progress), progress, share)
         except BaseException:  # what fails, or is interrupted, can be tried again
             if before is not None and self._progress is progress:
                 self._resume, self._progress, self._next_sweep = before

@@ -29,6 +29,9 @@ class Buffers(Protocol):
             ValueError: the buffer is too small for that.
         """
 
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+
 
 class Batch:
     """One message of an Arrow file.

@@ -177,7 +177,7 @@ def decode_slice(
     stream: Stream,
     lengths: NDArray[np.int32] | None,
     ragged: bool,
-    batch: Batch,
+    batch: Buffers,
     start: int,
     stop: int,
 ) -> Value:
@@ -229,16 +229,18 @@ def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list
     return buffers, inner
 
 
-def _dense(inner: list[Any], stream: Stream, batch: Batch, first: int, last: int) -> NDArray[Any]:
+def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: int) -> NDArray[Any]:
     """Rows ``first:last``."""
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     if not 0 <= first <= last:
         raise ValueError(f"expected offsets that never fall, got {first} then {last}")
-    flat = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[first * stream.size :]
+    flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
+        first * stream.size :
+    ]
     return flat.view(stream.dtype).reshape(last - first, *stream.shape)
 
 
-def _sparse(inner: list[Any], stream: Stream, batch: Batch, low: int, high: int) -> tuple[Any, Any, int]:
+def _sparse(inner: list[Any], stream: Stream, batch: Buffers, low: int, high: int) -> tuple[Any, Any, int]:
     """Indices and values of the entries ``low:high``, and the number of classes."""
     if low < 0:
         raise ValueError(f"expected row bounds from 0, got {low}")

@@ -81,6 +81,10 @@ class CompressedBatch:
             raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
         return np.frombuffer(buffer, dtype, count)
 
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows."""
+        return self.view(buffer, np.dtype(np.int64), count)
+
 
 def expanded(message: bytes | bytearray, start: int, body: int) -> int:
     """Bytes that the buffers of a compressed record batch expand to, by what they say themselves.
