@@ -282,6 +282,10 @@ class _Entry:
         self.counted = self.dropped = False
 
 
+def _failed(future: Future[Chunk]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
 class BufferedReader(Reader):
     """Chunks that are read and decoded into private memory; see the module.
 
@@ -364,7 +368,9 @@ class BufferedReader(Reader):
         """
         self._after_fork()
         for chunk_id in ids.tolist():
-            if chunk_id not in self._entries:
+            entry = self._entries.get(chunk_id)
+            if entry is None or _failed(entry.future):
+                # What could not be read ahead of need is read again: what stood in the way may be gone.
                 self._submit(chunk_id)
         began = time.perf_counter()
         chunks = []
@@ -374,8 +380,7 @@ class BufferedReader(Reader):
                     chunks.append(self._entries[chunk_id].future.result())
                 except BaseException:
                     # Not if it was read, and it is this thread that was interrupted.
-                    future = self._entries[chunk_id].future
-                    if future.done() and (future.cancelled() or future.exception() is not None):
+                    if _failed(self._entries[chunk_id].future):
                         del self._entries[chunk_id]
                     raise
         finally:

@@ -185,6 +185,7 @@ class DataLoader:
         self._pool: Pool | None = None
         self._seeding: Seeding | None = None
         self._stats = LoaderStats()
+        self._firsts: dict[int, Any] = {}  # of an iterable dataset that is read here, see `iterable`
         self._entering = os.getpid(), threading.RLock()
         self._told_length: int | None = None
         self._digest: tuple[int, str | None] | None = None  # for a length of the dataset, what identifies it
@@ -336,7 +337,8 @@ class DataLoader:
         def fetch() -> IterableFetch:
             collate = collating.known(self.collate_fn) or self.collate_fn
             size = self.batch_size
-            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind)
+            init, firsts = self.worker_init_fn, self._firsts
+            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, init, kind, firsts)
 
         if kind == "here":
             return Turns(fetch(), None, place.sweep, turn, stands, 1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,6 +110,7 @@ class TorchLearner(Learner):
 
     def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
+        kind = type(self.optimizer).__name__
         try:
             state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
             groups = self._checked_groups([_unflat(group, tensors) for group in own["groups"]])
@@ -117,13 +119,13 @@ class TorchLearner(Learner):
                     if place in state:
                         self._check_kept(group, self._list[place], state[place])
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise StateError(f"the state does not fit {self.rule}: {shown(error, 200)}") from error
+            raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
 
         def restore() -> None:
             try:
                 self.optimizer.load_state_dict({"state": state, "param_groups": groups})
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise StateError(f"the state does not fit {self.rule}: {shown(error, 200)}") from error
+                raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
 
         return restore
 
@@ -159,8 +161,8 @@ class TorchLearner(Learner):
             value = held[name]
             tensor = isinstance(value, torch.Tensor)
             if not isinstance(like, torch.Tensor) or like.dim() == 0:
-                wants_number = isinstance(like, (int, float, torch.Tensor))
-                fits = not wants_number or type(value) in (int, float) or (tensor and value.numel() == 1)
+                number = type(value) in (int, float) or (tensor and value.numel() == 1)
+                fits = not isinstance(like, (int, float, torch.Tensor)) or (number and 0 <= float(value) < math.inf)
             elif like.shape == (2,) * dimensions:
                 fits = tensor and value.shape == parameter.shape
             else:
