@@ -183,7 +183,11 @@ def test_inspect_and_plan_say_what_reading_costs(tmp_path):
     shown = feedline("inspect", tmp_path / "store").stdout
     assert "all (default)" in shown
     assert "in the page cache" in shown
-    assert "in the page cache" in feedline("plan", tmp_path / "store").stdout
+    assert document("plan", tmp_path / "store")["cost"].keys() == cost.keys()
+    assert "in the page cache" not in feedline("plan", tmp_path / "store").stdout
+    large = np.zeros((5000, 1000), np.float32)
+    fl.convert(fl.ArrayDeserializer(x=large), tmp_path / "large")
+    assert "in the page cache" in feedline("plan", tmp_path / "large").stdout
 
 
 def test_bench_cold(tmp_path):

@@ -25,6 +25,7 @@ from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
+_WORTH_SAYING = 16 << 20  # bytes of data; less than that costs nothing to read
 
 
 def plan(
@@ -67,7 +68,7 @@ def plan(
     for minibatch in found:
         console.print(_line(minibatch, counted=unit != "samples"), markup=False)
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
-    if costs is not None:
+    if costs is not None and costs["bytes"] >= _WORTH_SAYING:
         console.print(say_cost(costs), markup=False)
 
 
