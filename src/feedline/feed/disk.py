@@ -163,7 +163,7 @@ def _size(path: str) -> int:
 def _open_direct(path: str, opened: contextlib.ExitStack) -> int | None:
     """A descriptor past the page cache, closed with ``opened``; None where there is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK)
     except OSError:
         return None
     opened.callback(os.close, descriptor)
@@ -173,7 +173,7 @@ def _open_direct(path: str, opened: contextlib.ExitStack) -> int | None:
 @contextlib.contextmanager
 def _open(path: str, flags: int) -> Iterator[int]:
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
     except OSError as error:
         raise _unreadable(path, error) from error
     try:
