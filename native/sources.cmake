@@ -6,6 +6,9 @@ set(FEEDLINE_CORE_SOURCES
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
+  native/src/fetch.cpp
+  native/src/fetch_ring.cpp
+  native/src/stage.cpp
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
@@ -23,6 +26,7 @@ set(FEEDLINE_AVX2_SOURCES
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
   native/bindings/order.cpp
+  native/bindings/fetch.cpp
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
@@ -34,6 +38,7 @@ set(FEEDLINE_BINDING_SOURCES
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_fetch.cpp
   native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
   native/tests/test_parquet.cpp

@@ -5,13 +5,17 @@
 #include <chrono>
 #include <memory>
 #include <nanobind/stl/string.h>
+#include <numeric>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "arrays.h"
 #include "faults.h"
 #include "feedline/background.h"
 #include "feedline/guard.h"
+#include "feedline/stage.h"
+#include "fetch.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -25,8 +29,6 @@ static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 // What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
 static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
-// How long to wait for the background thread before looking for Ctrl-C.
-static constexpr std::chrono::milliseconds kSignalPeriod{50};
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 // Sequences whose entries are looked at together once they are copied, while the caches have them.
 static constexpr std::size_t kLookAt = 512;
@@ -239,6 +241,36 @@ private:
     std::shared_ptr<Task> task_;
 };
 
+// Runs of sequences that are brought into memory, as far as they are not there. The fetcher's threads are given
+// addresses only, and are done with them before this object goes.
+class Staged {
+public:
+    // base: the slots that `work` has its sources from, and nothing else; slots: of each run, in base.
+    Staged(std::shared_ptr<const Table> base, std::vector<std::uint32_t> slots, nb::object fetcher,
+           std::shared_ptr<StageWork> work);
+    ~Staged() { disk().cancel(*work_); }
+    Staged(const Staged&) = delete;
+    Staged& operator=(const Staged&) = delete;
+
+    bool done() const { return work_->done(); }
+    nb::list faults();
+    nb::list gather(nb::handle which);
+    nb::tuple found();
+    std::uint64_t memory();
+    void forget();
+    // One slot a run, once it is known; waits for that.
+    const Table& outcome();
+
+private:
+    Disk& disk() const { return *nb::inst_ptr<Disk>(fetcher_); }
+
+    std::shared_ptr<const Table> base_;
+    std::vector<std::uint32_t> slots_;
+    nb::object fetcher_;
+    std::shared_ptr<StageWork> work_;
+    std::shared_ptr<const Table> outcome_;
+};
+
 class Gatherer {
 public:
     Gatherer(const std::vector<std::int64_t>& classes, bool bools)
@@ -253,6 +285,10 @@ public:
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
     Copy* start(nb::handle slots, nb::handle index);
+    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep);
+    std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, std::int64_t most,
+                        std::int64_t pages);
+    void adopt(std::int64_t slot, nb::handle staged, std::int64_t pick);
 
     int traverse(visitproc visit, void* arg) {
         // A table that a gather or a copy under way holds too is not this object's alone to give up.
@@ -273,6 +309,7 @@ private:
         if (table_.use_count() > 1) table_ = std::make_shared<Table>(*table_);
         return *table_;
     }
+    Table& with_room(std::int64_t slot);
     bool holds(std::int64_t slot) const {
         return slot >= 0 && static_cast<std::size_t>(slot) < table_->held.size() && table_->held[slot];
     }
@@ -280,8 +317,6 @@ private:
         if (!holds(slot))
             raise<nb::index_error>("slot " + number(slot) + " holds no chunk; held: " + text(slots()));
     }
-
-    Prepared prepare(const Picks& picks) const;
 
     bool is_sparse(std::size_t stream) const { return classes_[stream] != kDense; }
 
@@ -436,6 +471,29 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
     return arrival;
 }
 
+// The table for writing, with a place for `slot`.
+Table& Gatherer::with_room(std::int64_t slot) {
+    Table& table = writable();
+    const auto size = static_cast<std::size_t>(slot) + 1;
+    if (size <= table.held.size()) return table;
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
+        if (is_sparse(s))
+            table.sparse[s].resize(size);
+        else
+            table.dense[s].resize(size);
+    }
+    table.owners.resize(size);
+    table.sealed_by.resize(size, 0);
+    table.sequences.resize(size, 0);
+    table.held.resize(size, 0);
+    return table;
+}
+
+static void check_slot(std::int64_t slot) {
+    if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
+        raise<nb::value_error>("expected 0 <= slot < 2**24, got " + number(slot));
+}
+
 // Eight bytes of a map as they are now.
 static Seal examine_seal(nb::handle array) {
     const nb::object bytes = checked_ndarray("seal", "seal", array);
@@ -448,8 +506,7 @@ static Seal examine_seal(nb::handle array) {
 }
 
 void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
-    if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
-        raise<nb::value_error>("expected 0 <= slot < 2**24, got " + number(slot));
+    check_slot(slot);
     if (nb::len(values) != classes_.size())
         raise<nb::value_error>("slot " + number(slot) + ": expected " + number(classes_.size()) +
                                " streams, got " + number(nb::len(values)));
@@ -490,20 +547,8 @@ void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
     }
 
     // From here on nothing but memory can fail, and room is made before anything is set.
-    Table& table = writable();
+    Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
-    if (at >= table.held.size()) {
-        for (std::size_t s = 0; s < classes_.size(); ++s) {
-            if (is_sparse(s))
-                table.sparse[s].resize(at + 1);
-            else
-                table.dense[s].resize(at + 1);
-        }
-        table.owners.resize(at + 1);
-        table.sealed_by.resize(at + 1, 0);
-        table.sequences.resize(at + 1, 0);
-        table.held.resize(at + 1, 0);
-    }
     table.sealed_by[at] = table.place_of(sealed);
     for (std::size_t s = 0; s < classes_.size(); ++s) {
         Stream& stream = table.streams[s];
@@ -648,14 +693,18 @@ static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs,
     raise_fault("BadEntriesError", result, found);
 }
 
-Prepared Gatherer::prepare(const Picks& picks) const {
-    Prepared prepared;
-    prepared.table = table_;
-    const std::shared_ptr<const Table>& table = prepared.table;
-    if (!table->streams[0].known)
+static void check_picks(const Table& table, const Picks& picks) {
+    if (!table.streams[0].known)
         throw nb::value_error("expected at least one chunk before gather, got none; call add() first");
-    const std::ptrdiff_t bad = first_bad_pick(picks, table->sequences.data(), table->sequences.size());
-    if (bad >= 0) refuse_pick(*table, picks, bad);
+    const std::ptrdiff_t bad = first_bad_pick(picks, table.sequences.data(), table.sequences.size());
+    if (bad >= 0) refuse_pick(table, picks, bad);
+}
+
+static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
+    Prepared prepared;
+    prepared.table = std::move(from);
+    const std::shared_ptr<const Table>& table = prepared.table;
+    check_picks(*table, picks);
 
     const std::size_t n = picks.count;
     prepared.jobs.reserve(table->streams.size());
@@ -730,28 +779,31 @@ Prepared Gatherer::prepare(const Picks& picks) const {
     return prepared;
 }
 
-nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
-    const PickArrays arrays(slots, index);
-    const Picks& picks = arrays.picks;
-    const Prepared prepared = prepare(picks);
+static nb::list gather_now(const std::shared_ptr<const Table>& table, const Picks& picks, std::size_t threads) {
+    const Prepared prepared = prepare(table, picks);
     Outcome outcome;
     if (prepared.bytes <= kKeepGil) {
         run_jobs(prepared, picks, 1, outcome);
     } else {
         nb::gil_scoped_release released;
         const bool large = prepared.bytes > kThreadedBytes;
-        run_jobs(prepared, picks, large ? std::min(static_cast<std::size_t>(threads), picks.count) : 1, outcome);
+        run_jobs(prepared, picks, large ? std::min(threads, picks.count) : 1, outcome);
     }
     refuse_outcome(outcome, prepared.jobs, picks, prepared.result);
     return prepared.result;
+}
+
+nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
+    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    const PickArrays arrays(slots, index);
+    return gather_now(table_, arrays.picks, static_cast<std::size_t>(threads));
 }
 
 // ---- copies in the background ---------------------------------------------------------------------------
 
 Copy* Gatherer::start(nb::handle slots, nb::handle index) {
     auto work = std::make_shared<Work>(PickArrays(slots, index).picks);
-    Prepared prepared = prepare(work->picks);
+    Prepared prepared = prepare(table_, work->picks);
     return new Copy(std::move(prepared), std::move(work));
 }
 
@@ -784,6 +836,209 @@ nb::list Copy::result() {
     refuse_outcome(work_->outcome, work_->jobs, work_->picks, result_);
     table_.reset();
     return result_;
+}
+
+// ---- runs brought into memory first ---------------------------------------------------------------------
+
+static std::vector<StageWork::Stream> stage_streams(const Table& table) {
+    std::vector<StageWork::Stream> streams;
+    for (std::size_t s = 0; s < table.streams.size(); ++s)
+        streams.push_back({table.streams[s].sparse, table.streams[s].item_bytes, table.dense[s].data(),
+                           table.sparse[s].data()});
+    return streams;
+}
+
+static nb::object checked_fetcher(nb::handle fetcher) {
+    if (!nb::isinstance<Disk>(fetcher)) raise<nb::type_error>("expected a Fetcher, got " + describe(fetcher));
+    return nb::borrow(fetcher);
+}
+
+namespace {
+
+// The arguments that name runs, looked at while the GIL is held.
+struct RunArrays {
+    RunArrays(const Table& table, nb::handle slots, nb::handle index, nb::handle given_counts) : first(slots, index) {
+        check_picks(table, first.picks);
+        const Picks& picks = first.picks;
+        if (!given_counts.is_none()) {
+            counts = std::make_unique<Ints>(given_counts, "counts", std::initializer_list<Ints::Type>{Ints::kInt64});
+            if (counts->size() != picks.count)
+                raise<nb::value_error>("expected `index` and `counts` of equal length, got " + number(picks.count) +
+                                       " and " + number(counts->size()));
+        }
+        for (std::size_t i = 0; counts != nullptr && i < picks.count; ++i) {
+            const std::int64_t count = counts->int64()[i], held = table.sequences[slot(i)];
+            if (count < 1 || count > held - picks.index[i])
+                raise<nb::index_error>("place " + number(i) + ": expected a run inside the " + number(held) +
+                                       " sequences of slot " + number(slot(i)) + ", got " + number(count) + " from " +
+                                       number(picks.index[i]));
+        }
+    }
+    std::uint32_t slot(std::size_t i) const { return first.picks.slots == nullptr ? 0 : first.picks.slots[i]; }
+    std::int64_t run(std::size_t i) const { return counts == nullptr ? 1 : counts->int64()[i]; }
+
+    PickArrays first;
+    std::unique_ptr<Ints> counts;
+};
+
+}  // namespace
+
+Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep) {
+    nb::object disk = checked_fetcher(fetcher);
+    const RunArrays runs(*table_, slots, index, counts);
+    const std::size_t n = runs.first.picks.count;
+    if (nb::len(keep) != classes_.size())
+        raise<nb::value_error>("expected to know for " + number(classes_.size()) + " streams what to keep, got " +
+                               number(nb::len(keep)));
+    // Only the slots concerned: the others may come and go.
+    auto base = std::make_shared<Table>(classes_);
+    base->streams = table_->streams;
+    std::unordered_map<std::uint32_t, std::uint32_t> places;
+    std::vector<std::uint32_t> own(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::uint32_t slot = runs.slot(i);
+        const auto [found, fresh] = places.emplace(slot, static_cast<std::uint32_t>(places.size()));
+        own[i] = found->second;
+        if (!fresh) continue;
+        for (std::size_t s = 0; s < classes_.size(); ++s) {
+            if (is_sparse(s))
+                base->sparse[s].push_back(table_->sparse[s][slot]);
+            else
+                base->dense[s].push_back(table_->dense[s][slot]);
+        }
+        base->owners.push_back(table_->owners[slot]);
+        base->sealed_by.push_back(base->place_of(table_->seals[table_->sealed_by[slot]].seals));
+    }
+    std::vector<StageWork::Stream> streams = stage_streams(*base);
+    for (std::size_t s = 0; s < streams.size(); ++s) {
+        const auto bits = nb::cast<unsigned>(nb::object(keep[s]));
+        streams[s].keep_rows = (bits & 1) != 0;
+        streams[s].keep_bounds = (bits & 2) != 0;
+    }
+    const Runs wanted{own.data(), runs.first.picks.index, runs.counts == nullptr ? nullptr : runs.counts->int64(), n};
+    const Disk& from = *nb::inst_ptr<Disk>(disk);
+    auto work = std::make_shared<StageWork>(std::move(streams), wanted, from.mapped, from.pool);
+    return new Staged(std::move(base), std::move(own), std::move(disk), std::move(work));
+}
+
+std::size_t Gatherer::lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts,
+                              std::int64_t most, std::int64_t pages) {
+    const nb::object disk = checked_fetcher(fetcher);
+    const RunArrays runs(*table_, slots, index, counts);
+    if (most < 0 || pages < 1) raise<nb::value_error>("expected most >= 0 and pages >= 1");
+    const std::size_t n = runs.first.picks.count, looked = std::min(n, static_cast<std::size_t>(most));
+    const std::vector<StageWork::Stream> streams = stage_streams(*table_);
+    std::size_t lacking = 0;
+    for (std::size_t k = 0; k < looked; ++k) {
+        const std::size_t i = (2 * k + 1) * n / (2 * looked);  // in the middle of equal parts
+        lacking += lacks_pages(streams, runs.slot(i), runs.first.picks.index[i], runs.run(i),
+                               *nb::inst_ptr<Disk>(disk)->mapped, static_cast<std::size_t>(pages));
+    }
+    return lacking;
+}
+
+void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
+    check_slot(slot);
+    if (!nb::isinstance<Staged>(staged)) raise<nb::type_error>("expected a Staged, got " + describe(staged));
+    const Table& from = nb::inst_ptr<Staged>(staged)->outcome();
+    if (pick < 0 || static_cast<std::size_t>(pick) >= from.sequences.size() || from.sequences[pick] == 0)
+        raise<nb::index_error>("expected a run that could be read, got number " + number(pick));
+    if (holds(slot))
+        raise<nb::value_error>("slot " + number(slot) + " already holds a chunk; remove it first");
+    Table& table = with_room(slot);
+    const auto at = static_cast<std::size_t>(slot), k = static_cast<std::size_t>(pick);
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
+        if (is_sparse(s))
+            table.sparse[s][at] = from.sparse[s][k];
+        else
+            table.dense[s][at] = from.dense[s][k];
+    }
+    table.owners[at].assign(1, nb::borrow(staged));
+    table.sealed_by[at] = table.place_of(from.seals[from.sealed_by[k]].seals);
+    table.sequences[at] = from.sequences[k];
+    table.held[at] = 1;
+}
+
+Staged::Staged(std::shared_ptr<const Table> base, std::vector<std::uint32_t> slots, nb::object fetcher,
+               std::shared_ptr<StageWork> work)
+    : base_(std::move(base)), slots_(std::move(slots)), fetcher_(std::move(fetcher)), work_(std::move(work)) {
+    disk().fetcher.start(work_);
+}
+
+const Table& Staged::outcome() {
+    if (outcome_ != nullptr) return *outcome_;
+    if (work_->of_a_parent() && !work_->done()) {
+        // The threads that would have read stayed in the parent.
+        work_ = work_->again();
+        disk().fetcher.start(work_);
+    }
+    disk().wait(*work_);
+    if (outcome_ != nullptr) return *outcome_;  // another thread was here first
+    disk().disk_bytes += work_->disk_bytes();
+    auto outcome = std::make_shared<Table>(std::vector<std::int64_t>());
+    outcome->streams = base_->streams;
+    // What was left in its file may still be cut there; what is in memory is safe.
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const std::uint32_t place = work_->in_place(i) ? base_->sealed_by[slots_[i]] : 0;
+        outcome->sealed_by.push_back(outcome->place_of(base_->seals[place].seals));
+    }
+    outcome->held.assign(work_->picks(), 1);
+    for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
+    for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
+    for (std::size_t s = 0; s < outcome->streams.size(); ++s) {
+        outcome->dense.push_back(work_->dense(s));
+        outcome->sparse.push_back(work_->sparse(s));
+    }
+    outcome_ = std::move(outcome);
+    return *outcome_;
+}
+
+nb::list Staged::faults() {
+    outcome();
+    nb::list found;
+    for (const StageWork::Fault& fault : work_->faults()) {
+        const std::string path = fault.error == 0 ? std::string() : work_->files()[fault.file]->path();
+        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path, fault.at));
+    }
+    return found;
+}
+
+nb::tuple Staged::found() {
+    outcome();
+    return nb::make_tuple(work_->asked(), work_->missing(), work_->disk_bytes());
+}
+
+std::uint64_t Staged::memory() {
+    outcome();
+    return work_->memory();
+}
+
+void Staged::forget() {
+    outcome();
+    nb::gil_scoped_release released;
+    work_->forget();
+}
+
+nb::list Staged::gather(nb::handle which) {
+    const Table& table = outcome();
+    std::vector<std::uint32_t> slots;
+    if (which.is_none()) {
+        slots.resize(work_->picks());
+        std::iota(slots.begin(), slots.end(), 0u);
+    } else {
+        const Ints chosen(which, "which", {Ints::kInt64});
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            if (chosen.int64()[i] < 0 || static_cast<std::size_t>(chosen.int64()[i]) >= work_->picks())
+                raise<nb::index_error>("place " + number(i) + ": expected a run from 0 to below " +
+                                       number(work_->picks()) + ", got " + number(chosen.int64()[i]));
+            slots.push_back(static_cast<std::uint32_t>(chosen.int64()[i]));
+        }
+    }
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        if (table.sequences[slots[i]] == 0)
+            raise<nb::value_error>("place " + number(i) + ": expected a run that could be read, got one of faults()");
+    const std::vector<std::int64_t> index(slots.size(), 0);
+    return gather_now(outcome_, {slots.data(), index.data(), slots.size()}, 1);
 }
 
 // ---- pad ------------------------------------------------------------------------------------------------
@@ -931,6 +1186,22 @@ void bind_gather(nb::module_& m) {
              "yet and waits for the rest, without the GIL; Ctrl-C interrupts the wait, after which it may\n"
              "be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
+    nb::class_<Staged>(m, "Staged",
+                       "Runs of sequences on their way into memory, made by Gatherer.stage(). Whatever asks for them\n"
+                       "waits without the GIL, and Ctrl-C interrupts the wait. Dropping it before its end is safe.")
+        .def("faults", &Staged::faults,
+             "Runs that could not be read: tuples (run, stream, errno, path, offset of the first byte that did\n"
+             "not come). errno is -1 where the file ended too early, and 0 where offsets or bounds of rows are\n"
+             "impossible.")
+        .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
+             "The first sequences of the runs `which` (int64; None: all), in that order, as Gatherer.gather()\n"
+             "returns them. ValueError for a run that could not be read.")
+        .def("found", &Staged::found,
+             "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def("forget", &Staged::forget,
+             "Have the page cache drop what was read through it for other processes (files that are shared).")
+        .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
+        .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
@@ -977,7 +1248,21 @@ void bind_gather(nb::module_& m) {
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
-             "may be added and removed meanwhile, and both arguments written to.");
+             "may be added and removed meanwhile, and both arguments written to.")
+        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(), "keep"_a,
+             "Begin to bring runs into memory and return a Staged at once: counts[i] (int64[n]; None: 1)\n"
+             "sequences from index[i] of slot slots[i]. What lies in files of the fetcher and is not in the page\n"
+             "cache is read by its threads, many at a time; all else stays where it is. Slots may be added and\n"
+             "removed meanwhile, and all arguments written to. keep, for each stream: 1 if the page cache is to\n"
+             "keep its rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small.\n"
+             "IndexError for a bad slot or run.")
+        .def("adopt", &Gatherer::adopt, "slot"_a, "staged"_a, "run"_a,
+             "Hold a run of a Staged in a vacant slot, as a chunk of its sequences. Waits for it. IndexError if it\n"
+             "could not be read.")
+        .def("lacking", &Gatherer::lacking, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(),
+             "most"_a, "pages"_a,
+             "How many of at most `most` runs, evenly spread, lack a page in the page cache among at most `pages`\n"
+             "that are looked at in each stream. Some tenths of a microsecond a page.");
     m.def("copied", &copied, "array"_a,
           "A fresh copy of an array. DataError if it is mapped from a file that was cut, or whose disk\n"
           "fails, which would kill other code.");

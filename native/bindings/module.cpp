@@ -5,6 +5,7 @@
 namespace nb = nanobind;
 
 void bind_order(nb::module_& m);
+void bind_fetch(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_crc32c(nb::module_& m);
 void bind_ctf(nb::module_& m);
@@ -19,6 +20,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);
     m.doc() = "feedline's native kernels; see native/include/feedline for their contracts";
     bind_order(m);
+    bind_fetch(m);
     bind_gather(m);
     bind_crc32c(m);
     bind_ctf(m);

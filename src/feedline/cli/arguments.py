@@ -34,8 +34,8 @@ WindowOption = Annotated[
     typer.Option(
         "--window",
         metavar="bytes=N|samples=N|chunks=N|all|none",
-        help="How much is shuffled together; all: everything, none: corpus order. Default: everything where reading "
-        "is free, else bytes=256M.",
+        help="How much is shuffled together; all: everything, none: corpus order. Default: everything in memory and "
+        "stores of up to 4 GiB, else bytes=256M.",
     ),
 ]
 PartitionOption = Annotated[

@@ -23,6 +23,9 @@ def convert(
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
     skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave unreadable sequences out.")] = False,
+    compression: Annotated[
+        str | None, typer.Option(help="lz4, zstd, or auto: the first by which the data shrinks by a third.")
+    ] = None,
     shuffle: Annotated[
         int | None,
         typer.Option(help="Write in random order, by this seed; interrupted, the same command goes on.", min=0),
@@ -49,6 +52,7 @@ def convert(
                 overwrite=overwrite,
                 on_error=on_error,
                 progress=show,
+                compression=compression,
                 shuffle=shuffle,
                 memory=parse_count(memory),
             )
@@ -62,6 +66,7 @@ def convert(
                 overwrite=overwrite,
                 on_error=on_error,
                 progress=show,
+                compression=compression,
                 shuffle=shuffle,
                 memory=parse_count(memory),
             )

@@ -66,6 +66,60 @@ class ChunkSet:
                 self._gatherer.remove(slot)
         self._free = [slot for slot in range(self._top) if slot not in slots]
 
+    def drop(self, slot: int) -> None:
+        """Let the chunk at ``slot`` go; as `keep`."""
+        self._gatherer.remove(slot)
+        self._free.append(slot)
+
+    def stage(
+        self,
+        fetcher: _native.Fetcher,
+        slots: NDArray[np.uint32],
+        index: NDArray[np.int64],
+        counts: NDArray[np.int64] | None,
+        keep: list[int],
+    ) -> _native.Staged:
+        """Begin to bring sequences, or runs of them, of chunks in mapped files into memory; see `_native.Gatherer`.
+
+        Raises:
+            IndexError: as `gather`.
+        """
+        return self._gatherer.stage(fetcher, slots, index, counts, keep)
+
+    def unstage(self, staged: _native.Staged, which: NDArray[np.int64] | None) -> dict[str, Value]:
+        """The values of sequences that were staged, or of those at the places ``which``.
+
+        Raises:
+            BadEntriesError, DataError: as `gather`.
+        """
+        return self.values(staged.gather(which))
+
+    def adopt(self, staged: _native.Staged, run: int) -> int:
+        """Take in a run that was staged, as a chunk; returns its slot."""
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot, self._top = self._top, self._top + 1
+        try:
+            self._gatherer.adopt(slot, staged, run)
+        except BaseException:
+            if slot not in self._gatherer.slots:
+                self._free.append(slot)
+            raise
+        return slot
+
+    def lacking(
+        self,
+        fetcher: _native.Fetcher,
+        slots: NDArray[np.uint32],
+        index: NDArray[np.int64],
+        counts: NDArray[np.int64] | None,
+        most: int,
+        pages: int,
+    ) -> int:
+        """How many of at most ``most`` runs are not in the page cache; see `_native.Gatherer`."""
+        return self._gatherer.lacking(fetcher, slots, index, counts, most, pages)
+
     def gather(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[str, Value]:
         """One value per stream with the sequences ``index`` of the chunks at ``slots``; copies.
 

@@ -60,6 +60,10 @@ class BlockCorpus(Deserializer):
         """The sequences ``ordinals`` of the corpus."""
         return self._corpus.select(ordinals)
 
+    def paths(self) -> Sequence[str]:
+        """Those of the corpus."""
+        return self._corpus.paths()
+
     def close(self) -> None:
         """Close the corpus."""
         self._corpus.close()

@@ -65,8 +65,9 @@ def convert(
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
-    chunk_bytes: int = 32 << 20,
+    chunk_bytes: int | None = None,
     part_bytes: int = 1 << 30,
+    compression: str | None = None,
     shuffle: int | None = None,
     memory: int = 1 << 30,
 ) -> Summary:
@@ -80,8 +81,9 @@ def convert(
         overwrite: replace a store of that name.
         on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
             corpus, with other ordinals, and `Summary.skipped` counts them.
-        chunk_bytes: rows of one chunk of the store.
+        chunk_bytes: rows of one chunk of the store; None: 32 MiB, 4 MiB if compressed.
         part_bytes: size at which the store's next file is begun.
+        compression: of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see `StoreWriter`.
         shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
             store from front to back, at the speed of the disk, is a good shuffle. Writes the data twice, and needs
             twice its room meanwhile. If it is interrupted or killed, the same call goes on where it stopped.
@@ -110,8 +112,9 @@ def convert(
                 "",
                 whole_number("shuffle", shuffle, 0),
                 whole_number("memory", memory, 1),
-                whole_number("chunk_bytes", chunk_bytes, 1),
+                chunk_bytes,
                 whole_number("part_bytes", part_bytes, 1),
+                compression,
                 on_error,
             ),
             overwrite=overwrite,
@@ -128,6 +131,7 @@ def convert(
                     chunk_bytes=chunk_bytes,
                     part_bytes=part_bytes,
                     overwrite=overwrite,
+                    compression=compression,
                 )
             # Copied piece by piece: entries are checked then, and views of a mapped file are not looked at otherwise.
             for piece in chunk.pieces(_PIECE_BYTES):

@@ -25,7 +25,7 @@ from feedline.feed.lengths import no_frame
 from feedline.feed.packing.axis import Axis, Part
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, Run, cut
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
+from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import Segment
@@ -59,7 +59,7 @@ class Delivery:
         self,
         corpus: Deserializer,
         axis: Axis,
-        reader: MappedReader | BufferedReader,
+        reader: Reader,
         ahead: Ahead,
         transforms: Sequence[transforming.Map],
         schema: Schema,
@@ -144,23 +144,25 @@ class Delivery:
     def _copy(self, parts: tuple[Part, ...], rank: int) -> Gathered:
         """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
-        for part in parts:
-            reader.prepare(part.segment)
+        slots, index = reader.take(parts)
         if len(parts) == 1:
             segment, a, b = parts[0]
-            assert segment.slots is not None
-            slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
+            ids = segment.ordinals[a:b]
         else:
-            slots = _column(parts, lambda s: s.slots, np.uint32)
-            index = _column(parts, lambda s: s.index, np.int64)
             ids = _column(parts, lambda s: s.ordinals, np.int64)
         good = None
         if reader.has_errors:
             good = self._pass_over(errors_among(reader, slots, index), ids, rank)
             if good is not None:
                 slots, index, ids = slots[good], index[good], ids[good]
+        staged, which = self._ahead.staged(parts, slots, index), None
+        if staged is not None:
+            good = self._pass_over(reader.settle(staged, ids), ids, rank)
+            if good is not None:
+                which, ids = np.flatnonzero(good), ids[good]
         try:
-            values = self._ahead.gather(parts, slots, index)
+            ahead = self._ahead
+            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
         except BadEntriesError as found:
             values = values_of(self._corpus.schema, found.arrays)
             errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
@@ -216,7 +218,7 @@ class Delivery:
 
     def _gather_again(self, runs: Sequence[Run], rank: int) -> Gathered:
         """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
-        if isinstance(self._reader, MappedReader) or not self._corpus.sized:
+        if self._reader.scattered or not self._corpus.sized:
             return self._copy(tuple(Part(*run.place) for run in runs), rank)
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self._corpus.select(ids)

@@ -12,7 +12,8 @@ from feedline.errors import DataError
 from feedline.feed import lengths
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.blocks import BlockCorpus
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
+from feedline.feed.fetching import FetchingReader
+from feedline.feed.prefetch import BufferedReader, MappedReader, Reader, Stats
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, BlockOrder, ChunkTable, Timeline, UnsizedOrder, Window
 
@@ -34,7 +35,7 @@ class Opened(NamedTuple):
     """
 
     timeline: Timeline
-    reader: MappedReader | BufferedReader
+    reader: Reader
     lengths: lengths.Lengths
 
 
@@ -62,8 +63,10 @@ def opened(
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
     timeline = _timeline(corpus, table, order, seed, shuffle)
     read_from = BlockCorpus(corpus, timeline.blocks) if isinstance(timeline, BlockOrder) else corpus
-    reader: MappedReader | BufferedReader
-    if corpus.random_access:
+    reader: Reader
+    if corpus.fetchable:
+        reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
+    elif corpus.random_access:
         reader = MappedReader(read_from, chunks, stats)
     else:
         reader = BufferedReader(

@@ -1,5 +1,7 @@
 """Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
 
+A `Reader` takes sequences in for the source, so that they can be copied by slot and index.
+
 `BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
 window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work.
 `MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
@@ -10,16 +12,18 @@ Both leave nothing behind: threads end with the reader, and a forked child start
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -44,6 +48,7 @@ class Stats:
         wait_seconds: time ``next_minibatch`` waited for chunks.
         minibatches, sequences, samples: delivered to this rank.
         skipped: unreadable sequences passed over by this rank.
+        disk_bytes: read past the page cache, as it did not hold them (stores and mapped arrays).
     """
 
     chunks_read: int = 0
@@ -55,6 +60,7 @@ class Stats:
     sequences: int = 0
     samples: int = 0
     skipped: int = 0
+    disk_bytes: int = 0
 
     def to_json(self) -> dict[str, int | float]:
         """All figures by name."""
@@ -75,14 +81,15 @@ class Upcoming:
     the windows know the reader, which must not know them in turn.
 
     Attributes:
+        windows: what it walks.
         window: how many windows lie between the one in use and that of the chunk looked at last.
         passed: chunks before it.
     """
 
-    __slots__ = ("_chunks", "_next", "_windows", "passed", "window")
+    __slots__ = ("_chunks", "_next", "passed", "window", "windows")
 
     def __init__(self, windows: Iterator[Ints]) -> None:
-        self._windows = windows
+        self.windows = windows
         self._chunks: Iterator[int] = iter(())
         self._next: int | None = None
         self.window, self.passed = -1, 0
@@ -92,7 +99,7 @@ class Upcoming:
         while self._next is None:
             self._next = next(self._chunks, None)
             if self._next is None:
-                ids = next(self._windows, None)
+                ids = next(self.windows, None)
                 if ids is None:
                     return None
                 self._chunks, self.window = iter(ids.tolist()), self.window + 1
@@ -103,13 +110,107 @@ class Upcoming:
         self._next, self.passed = None, self.passed + 1
 
 
-class MappedReader:
+Part = tuple[Segment, int, int]
+"""Sequences a..b-1 of a segment."""
+
+
+class Reader(abc.ABC):
+    """What brings sequences into memory; see the module.
+
+    Attributes:
+        shared: other processes of this machine read the same data at the same time, for their shares of it.
+    """
+
+    shared = False
+
+    @property
+    def scattered(self) -> bool:
+        """Whether sequences may be taken from anywhere at any time: there is no window to be held."""
+        return False
+
+    @abc.abstractmethod
+    def prepare(self, segment: Segment) -> None:
+        """Take in what ``segment`` needs and set its ``slots``."""
+
+    @abc.abstractmethod
+    def prepared(self, segment: Segment) -> bool:
+        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+
+    def ready(self, parts: Sequence[Part]) -> bool:
+        """Whether `take` has nothing to wait for."""
+        return all(self.prepared(segment) for segment, _, _ in parts)
+
+    def take(self, parts: Sequence[Part]) -> tuple[NDArray[np.uint32], Ints]:
+        """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
+        for segment, _, _ in parts:
+            self.prepare(segment)
+        return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
+
+    @property
+    def stages(self) -> bool:
+        """Whether sequences are to be staged, one by one, before they are copied."""
+        return False
+
+    def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
+        """Begin to bring sequences into memory, each by itself; only where `stages`."""
+        raise NotImplementedError
+
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def holds(self, plan: WindowPlan) -> bool:
+        """Whether all chunks of a window are in memory for it."""
+
+    @abc.abstractmethod
+    def chunk(self, slot: int) -> Chunk | None:
+        """The chunk at ``slot`` if some of its sequences cannot be read."""
+
+    @property
+    @abc.abstractmethod
+    def has_errors(self) -> bool:
+        """Whether any chunk held has unreadable sequences."""
+
+    @abc.abstractmethod
+    def keep(self, plans: list[WindowPlan], ahead: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+
+    @abc.abstractmethod
+    def read_on(self, ahead: Upcoming) -> None:
+        """Go on reading ahead, where there is room for more by now."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what was read ahead: the position has jumped."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let everything go and end the threads."""
+
+
+def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:
+    """Slots and indices of several parts, as those of one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return np.empty(0, np.uint32), np.empty(0, np.int64)
+    slots, index = zip(*found, strict=True)
+    return np.concatenate(slots), np.concatenate(index)
+
+
+class MappedReader(Reader):
     """Chunks that cost nothing to hold; see the module."""
 
     def __init__(self, corpus: Deserializer, chunks: ChunkSet, stats: Stats) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._slots: dict[int, int] = {}
         self._errors: dict[int, Chunk] = {}
+
+    @property
+    def scattered(self) -> bool:
+        """Always."""
+        return True
 
     def prepare(self, segment: Segment) -> None:
         """Take in the chunks that ``segment`` needs and set its ``slots``."""
@@ -185,7 +286,7 @@ def _failed(future: Future[Chunk]) -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-class BufferedReader:
+class BufferedReader(Reader):
     """Chunks that are read and decoded into private memory; see the module.
 
     Args:
@@ -409,7 +510,7 @@ class BufferedReader:
                     self._stats.held_bytes -= entry.bytes
 
 
-def errors_among(reader: MappedReader | BufferedReader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
     """Why sequences among those ``index`` of the chunks at ``slots`` cannot be read, by their place there."""
     found: dict[int, DataError] = {}
     for slot in np.unique(slots).tolist():

@@ -35,6 +35,22 @@ class ChunkInfo(NamedTuple):
     bytes: int
 
 
+class MappedFile(Protocol):
+    """A file that views of chunks lie in.
+
+    Attributes:
+        path: where it is.
+        size: its bytes.
+        address: where all of it is mapped.
+        identity: (device, inode).
+    """
+
+    path: str
+    size: int
+    address: int
+    identity: tuple[int, int]
+
+
 class Deserializer(abc.ABC):
     """A corpus: sequences in a fixed order, cut into chunks.
 
@@ -50,6 +66,8 @@ class Deserializer(abc.ABC):
             Small ones are shuffled as a whole by default; the others in windows.
         in_memory: all of it is in memory already, so that it is shuffled as a whole however large it is.
         sliceable: ``read_slice`` reads no more than it returns, so that windows may be made of small blocks.
+        fetchable: chunks are views of the mapped files that ``files`` tells, so that what is not in memory can be
+            fetched ahead of need.
         name: what errors and `feedline inspect` call the corpus, a path where there is one.
     """
 
@@ -58,6 +76,7 @@ class Deserializer(abc.ABC):
     random_access: bool = False
     in_memory: bool = False
     sliceable: bool = False
+    fetchable: bool = False
     name: str = "data"
 
     @abc.abstractmethod
@@ -84,6 +103,13 @@ class Deserializer(abc.ABC):
         """
         return self.read(chunk).slice(start, stop)
 
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that ``chunks`` are views of; only where ``fetchable``.
+
+        These will be read soon: what `read` itself looks at may be asked for here, and is not to be waited for.
+        """
+        return ()
+
     @abc.abstractmethod
     def digest(self) -> str:
         """Hex digits that stand for the content: sizes and samples of it, never paths or modification times."""
@@ -107,6 +133,10 @@ class Deserializer(abc.ABC):
         do better.
         """
         return select_by_chunk(self, ordinals)
+
+    def paths(self) -> Sequence[str]:
+        """Paths of the files that hold the sequences, for measuring what reading them costs; none if not in files."""
+        return ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"

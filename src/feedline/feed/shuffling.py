@@ -30,6 +30,7 @@ from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
+from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
 
 Keys = NDArray[np.uint64]
 
@@ -50,15 +51,16 @@ class Settings(NamedTuple):
         source: stands for the content of the corpus.
         seed: of the order.
         memory: bytes that a pass may hold.
-        chunk_bytes, part_bytes: see `StoreWriter`.
+        chunk_bytes, part_bytes, compression: see `StoreWriter`.
         on_error: see `feedline.convert`.
     """
 
     source: str
     seed: int
     memory: int
-    chunk_bytes: int
+    chunk_bytes: int | None
     part_bytes: int
+    compression: str | None
     on_error: str
 
 
@@ -230,6 +232,9 @@ def _merge(
     work: Path, runs: list[_Run], settings: Settings, progress: Callable[[int, int], None] | None, total: int
 ) -> list[Path]:
     """The second pass: stores that follow one another in the order of the keys."""
+    chunk_bytes = settings.chunk_bytes
+    if chunk_bytes is None and settings.compression is not None:
+        chunk_bytes = COMPRESSED_CHUNK  # also where "auto" finds that it does not pay
     count = max(1, -(-sum(run.bytes for run in runs) // max(1, settings.memory // _SHARE)))
     keys = [np.load(work / f"run-{i:06d}.npy", mmap_mode="r") for i in range(len(runs))]
     stores = [StoreDeserializer(work / f"run-{i:06d}") for i in range(len(runs))]
@@ -244,8 +249,14 @@ def _merge(
         if merged[-1:] == [path] and not path.is_dir():
             pieces = [p for store, (a, b) in zip(stores, bounds, strict=True) for p in _slices(store, a, b)]
             order = np.argsort(np.concatenate([k[a:b] for k, (a, b) in zip(keys, bounds, strict=True)]), kind="stable")
+            # What "auto" chose for the first is what all have.
+            codec = Manifest.load(merged[0]).compression if len(merged) > 1 else settings.compression
             with StoreWriter(
-                path, pieces[0].schema, chunk_bytes=settings.chunk_bytes, part_bytes=settings.part_bytes
+                path,
+                pieces[0].schema,
+                chunk_bytes=chunk_bytes,
+                part_bytes=settings.part_bytes,
+                compression=codec,
             ) as writer:
                 writer.write(_gathered(pieces, order))
         if progress is not None:

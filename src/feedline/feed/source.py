@@ -30,7 +30,7 @@ from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
-from feedline.feed.partition import Partition
+from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, planned
 from feedline.feed.prefetch import LEAST_AHEAD, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, upto, whole_number
@@ -237,6 +237,8 @@ class MinibatchSource:
         if type(size) is not int or size < 1:
             size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
+        if count > 1 and not self._reader.shared:
+            self._reader.shared = on_this_machine(count) > 1
         cursor = self._cursor
         if cursor is None:
             cursor = self._start()

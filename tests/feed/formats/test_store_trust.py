@@ -504,7 +504,7 @@ def wrap_around(tree):
         (put("parts", 1, "file", "part-00000.arrow"), "each file once"),
         (put("lengths", "t", "file", "lengths-3.npy"), "each file once"),
         (put("lengths", "t", "bytes", 0), "expected 2528 bytes in lengths-1.npy for 600 sequences, got 0"),
-        (put("version", True), "version 1 of the store format, got True"),
+        (put("version", True), "version 1 or 2 of the store format, got True"),
         (put("streams", 0, "name", "\ud800"), "a name of its own"),
         (wrap_around, "expected counts as samples of chunks"),
     ],

@@ -91,12 +91,12 @@ class ArrayDeserializer(Deserializer):
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         if lazy:
             self.random_access = self.sliceable = False
-        self.in_memory = not lazy and not any(
-            _is_mapped(array) for value in self._values.values() for array in as_arrays(value)
-        )
+        every = [array for value in self._values.values() for array in as_arrays(value) if array is not None]
+        maps = [found for found in map(_map_of, every) if found is not None]
+        self.in_memory = not lazy and not maps
+        self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
         self._step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
-        arrays_of_all = (array for value in self._values.values() for array in as_arrays(value))
-        self._seals = seals_of(array for array in arrays_of_all if array is not None)
+        self._seals = seals_of(every)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
@@ -144,6 +144,10 @@ class ArrayDeserializer(Deserializer):
             bounds = value.offsets
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
+
+    def paths(self) -> list[str]:
+        """The files that NumPy has mapped."""
+        return self._mapped
 
     def digest(self) -> str:
         """32 hex digits over counts, sizes and three blocks of each array."""
@@ -264,8 +268,8 @@ def _cumulative_bytes(value: Value | LazyRows) -> Any:
     return before
 
 
-def _is_mapped(array: Any) -> bool:
-    """Whether an array is, or is a view of, a file mapped by NumPy or through `mmap`."""
+def _map_of(array: Any) -> Any:
+    """The file mapped by NumPy or through `mmap` that an array is a view of; None if it is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
-    return array is not None
+    return array

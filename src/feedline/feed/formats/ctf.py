@@ -138,6 +138,10 @@ class CTFDeserializer(Deserializer):
             content.update(file.index.table.tobytes())
         return content.hexdigest()
 
+    def paths(self) -> list[str]:
+        """The text."""
+        return [str(file.path) for file in self._files]
+
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of sequences: their rows, or those that name the stream which defines the size."""
         if all(file.index.single for file in self._files):

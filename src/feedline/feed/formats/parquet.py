@@ -152,6 +152,10 @@ class ParquetDeserializer(Deserializer):
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
 
+    def paths(self) -> list[str]:
+        """The Parquet files."""
+        return [file.path for file in self._files]
+
     def digest(self) -> str:
         """32 hex digits over row counts, sizes and three blocks of each file, its footer among them."""
         digest = ContentDigest()

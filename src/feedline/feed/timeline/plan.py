@@ -160,13 +160,13 @@ class Segment:
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
         bounds: ``ends`` as a list: planning looks up a few numbers a minibatch, which is where arrays are slow.
         slots: uint32 (n,), where the chunk of each sequence is held, once it is.
-        held: the slots of the window's chunks that ``slots`` was looked up in; readers tell by it whether they are
-            still those.
+        taken: int64 (n,), index of each sequence in what is held at its slot, where that may differ from ``index``.
+        held: what ``slots`` was looked up in; readers tell by it whether it is still right.
         at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
             None: they are consecutive.
     """
 
-    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start")
+    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start", "taken")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
@@ -176,7 +176,8 @@ class Segment:
         self.ends: Ints | None = None
         self.bounds: list[int] | None = None
         self.slots: NDArray[np.uint32] | None = None
-        self.held: NDArray[np.uint32] | None = None
+        self.held: object = None
+        self.taken: Ints | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
@@ -185,6 +186,7 @@ class Segment:
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
+        part.taken = None if self.taken is None else self.taken[which]
         part.ends = part.bounds = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])

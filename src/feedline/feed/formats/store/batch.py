@@ -8,7 +8,7 @@ a map, which would kill the process if the file were cut.
 from __future__ import annotations
 
 import mmap
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,20 @@ from feedline.feed.formats.store.mapped import MappedFile
 
 HEAD_LIMIT = 64 << 20
 """Bytes of a message's head: what it says of a stream takes some hundred."""
+
+
+class Buffers(Protocol):
+    """Where the bytes of a record batch are."""
+
+    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        """An array of ``count`` elements over one of its buffers.
+
+        Raises:
+            ValueError: the buffer is too small for that.
+        """
+
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
 
 
 class Batch:
@@ -72,3 +86,10 @@ class Batch:
         if byte % dtype.itemsize:
             raise ValueError(f"expected {dtype.name} at a multiple of {dtype.itemsize} bytes, got byte {byte}")
         return self._file.view(dtype, count, byte)
+
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+        bounds = self.view(buffer, np.dtype(np.int64), count)
+        # One page after the other they would take a hundred times as long, if they have to come from the disk.
+        self._file.advise("willneed", self._start + buffer.address - self._address, bounds.nbytes)
+        return bounds

@@ -25,7 +25,7 @@ from feedline import _native
 from feedline.data import Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import SchemaError
-from feedline.feed.formats.store.batch import Batch
+from feedline.feed.formats.store.batch import Buffers
 
 METADATA_KEY = b"feedline"
 _DTYPES = (
@@ -141,7 +141,7 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Batch) -> Value:
+def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Buffers) -> Value:
     """The value that `encode` encoded, over the same bytes.
 
     Offsets are checked whole: O(sequences), and O(samples) for sparse streams. What is parted by them is not: sparse
@@ -161,14 +161,14 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
     buffers, inner = _buffers(column, stream, ragged)
     rows, offsets = len(column), None
     if ragged:
-        offsets = batch.view(buffers[1], _INT64, rows + 1)
+        offsets = batch.bounds(buffers[1], rows + 1)
         rows = _native.bounds_end(offsets, "offsets")
         _compare_lengths(offsets, lengths)
     elif lengths is not None:
         _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
     if not stream.sparse:
         return DenseValue(_dense(inner, stream, batch, 0, rows), offsets)
-    indptr = batch.view(inner[1], _INT64, rows + 1)
+    indptr = batch.bounds(inner[1], rows + 1)
     return SparseValue(indptr, *_sparse(inner, stream, batch, 0, _native.bounds_end(indptr, "row bounds")), offsets)
 
 
@@ -177,7 +177,7 @@ def decode_slice(
     stream: Stream,
     lengths: NDArray[np.int32] | None,
     ragged: bool,
-    batch: Batch,
+    batch: Buffers,
     start: int,
     stop: int,
 ) -> Value:
@@ -229,16 +229,18 @@ def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list
     return buffers, inner
 
 
-def _dense(inner: list[Any], stream: Stream, batch: Batch, first: int, last: int) -> NDArray[Any]:
+def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: int) -> NDArray[Any]:
     """Rows ``first:last``."""
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     if not 0 <= first <= last:
         raise ValueError(f"expected offsets that never fall, got {first} then {last}")
-    flat = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[first * stream.size :]
+    flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
+        first * stream.size :
+    ]
     return flat.view(stream.dtype).reshape(last - first, *stream.shape)
 
 
-def _sparse(inner: list[Any], stream: Stream, batch: Batch, low: int, high: int) -> tuple[Any, Any, int]:
+def _sparse(inner: list[Any], stream: Stream, batch: Buffers, low: int, high: int) -> tuple[Any, Any, int]:
     """Indices and values of the entries ``low:high``, and the number of classes."""
     if low < 0:
         raise ValueError(f"expected row bounds from 0, got {low}")

@@ -29,8 +29,8 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
     manifests = [Manifest.load(store) for store in stores]
     schema = manifests[0].schema
     for store, manifest in zip(stores, manifests, strict=True):
-        if manifest.schema.digest != schema.digest:
-            raise SchemaError(f"expected the streams of {stores[0]} in every store, got others in {store}")
+        if (manifest.schema.digest, manifest.compression) != (schema.digest, manifests[0].compression):
+            raise SchemaError(f"expected streams and compression of {stores[0]} in every store, got others in {store}")
     ragged = [name for name in schema if any(name in manifest.lengths for manifest in manifests)]
     sequences = sum(manifest.sequences for manifest in manifests)
     lengths = {}
@@ -45,7 +45,8 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
             # Streams that are ragged in another store only have one sample a sequence here.
             totals = {name: part.totals.get(name, part.chunks["sequences"]) for name in ragged}
             parts.append(dataclasses.replace(part, file=file, totals=totals))
-    whole = Manifest(schema, sequences, sum(manifest.samples for manifest in manifests), lengths, parts)
+    samples = sum(manifest.samples for manifest in manifests)
+    whole = Manifest(schema, sequences, samples, lengths, parts, manifests[0].compression)
     with open(folder / MANIFEST, "xb") as out:
         out.write(whole.dump())
         out.flush()

@@ -21,10 +21,13 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.mapped import check_size, open_inside
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
+# Stores with compressed chunks, which version 1 cannot read.
+COMPRESSED_VERSION = 2
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
 _LARGEST = 1 << 30  # bytes of a manifest; a chunk takes some fifty
@@ -41,7 +44,8 @@ class Part:
         sequences: sequences in the file.
         samples: samples in the file.
         chunks: int64 arrays, one entry a chunk (a record batch): ``byte`` and ``bytes`` of its message in the
-            file, its ``crc32c``, ``sequences`` and ``samples``.
+            file, its ``crc32c``, ``sequences`` and ``samples``; of a compressed one ``memory``, bytes it expands to
+            at most.
         totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a
             chunk.
     """
@@ -79,6 +83,8 @@ class Manifest:
     samples: int
     lengths: dict[str, Lengths]
     parts: list[Part]
+    compression: str | None = None
+    """One of `compressed.CODECS`, or None."""
 
     def digest(self) -> str:
         """32 hex digits over sizes and checksums of all chunks."""
@@ -92,8 +98,9 @@ class Manifest:
         """The bytes of the manifest file, with their checksum."""
         tree = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if self.compression is None else COMPRESSED_VERSION,
             "crc32c": "00000000",
+            **({} if self.compression is None else {"compression": self.compression}),
             "sequences": self.sequences,
             "samples": self.samples,
             "streams": [{"name": name, **columns.describe(stream)} for name, stream in self.schema.items()],
@@ -145,7 +152,7 @@ class Manifest:
         return manifest
 
 
-_CHUNK_KEYS = ("byte", "bytes", "sequences", "samples", "crc32c")
+_CHUNK_KEYS: tuple[str, ...] = ("byte", "bytes", "sequences", "samples", "crc32c")
 
 
 class _Parser:
@@ -153,6 +160,7 @@ class _Parser:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.chunk_keys = _CHUNK_KEYS
 
     def fail(self, what: str) -> NoReturn:
         raise DataError(what, path=self.path, hint="the manifest is damaged; restore it or write the store again")
@@ -171,12 +179,18 @@ class _Parser:
             self.fail(f"expected JSON: {error}")
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             self.fail(f"expected the format {FORMAT!r}")
-        if type(tree.get("version")) is not int or tree["version"] != VERSION:
+        if type(tree.get("version")) is not int or tree["version"] not in (VERSION, COMPRESSED_VERSION):
             raise DataError(
-                f"expected version {VERSION} of the store format, got {tree.get('version')!r}",
+                f"expected version {VERSION} or {COMPRESSED_VERSION} of the store format, got {tree.get('version')!r}",
                 path=self.path,
                 hint="upgrade feedline to read it",
             )
+        compression = None
+        if tree["version"] == COMPRESSED_VERSION:
+            compression = tree.get("compression")
+            if compression not in CODECS:
+                self.fail(f"expected a compression of {', '.join(CODECS)}, got {compression!r}")
+            self.chunk_keys = (*_CHUNK_KEYS, "memory")
         schema = self.schema(tree.get("streams"))
         lengths = self.lengths(tree.get("lengths"), schema)
         parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
@@ -199,7 +213,7 @@ class _Parser:
         files = [part.file for part in parts] + [side.file for side in lengths.values()]
         if len(set(files)) < len(files):
             self.fail(f"expected each file once, got {', '.join(sorted(files))}")
-        return Manifest(schema, sequences, samples, lengths, parts)
+        return Manifest(schema, sequences, samples, lengths, parts, compression)
 
     def schema(self, rows: Any) -> Schema:
         streams: dict[str, Stream] = {}
@@ -232,9 +246,9 @@ class _Parser:
         if not all(isinstance(name, str) and name in lengths for name in ragged):
             self.fail(f"expected streams with lengths as ragged streams of {file}, got {ragged!r}")
         tables = row.get("chunks")
-        if not isinstance(tables, dict) or set(tables) != set(_CHUNK_KEYS):
-            self.fail(f"expected {', '.join(_CHUNK_KEYS)} of the chunks of {file}")
-        chunks = {key: self.counts(tables[key], f"{key} of chunks") for key in _CHUNK_KEYS}
+        if not isinstance(tables, dict) or set(tables) != set(self.chunk_keys):
+            self.fail(f"expected {', '.join(self.chunk_keys)} of the chunks of {file}")
+        chunks = {key: self.counts(tables[key], f"{key} of chunks") for key in self.chunk_keys}
         count = len(chunks["byte"])
         totals = row.get("totals")
         if not isinstance(totals, dict) or set(totals) != set(lengths):

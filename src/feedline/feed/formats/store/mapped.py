@@ -93,6 +93,9 @@ class MappedFile:
         size: its size in bytes, as recorded; at least 8.
 
     Attributes:
+        path, size: of the file.
+        address: where it is mapped.
+        identity: (device, inode).
         seal: the last 8 bytes, uint8 (8,).
 
     Raises:
@@ -102,7 +105,9 @@ class MappedFile:
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = str(path), size
         with open_inside(path) as descriptor:
-            _compare(self.path, os.fstat(descriptor).st_size, size)
+            about = os.fstat(descriptor)
+            _compare(self.path, about.st_size, size)
+            self.identity = (about.st_dev, about.st_ino)
             try:
                 self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
@@ -110,6 +115,7 @@ class MappedFile:
                     f"expected a file of {size} bytes that can be mapped: {error}", path=self.path
                 ) from error
         self.seal = self.view(np.dtype(np.uint8), 8, size - 8)
+        self.address: int = self.seal.__array_interface__["data"][0] - (size - 8)
 
     def check(self) -> None:
         """Compare the file's size with the recorded one.

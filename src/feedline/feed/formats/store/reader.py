@@ -25,8 +25,9 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
+from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
-from feedline.feed.formats.store.mapped import ADVICE, MappedFile
+from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 
@@ -35,8 +36,9 @@ class StoreDeserializer(Deserializer):
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
     chunk is read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The
-    views of a chunk from `read` are the file's own bytes: who looks at them without a copy finds the indices as they
-    are, and is killed if the file is cut meanwhile.
+    views of a chunk from `read` are the file's own bytes, unless it is compressed: who looks at them without a copy
+    finds the indices as they are, and is killed if the file is cut meanwhile. Chunks of a compressed store are read and
+    decompressed whole, and compared with their checksums each time.
 
     Args:
         path: the store's folder.
@@ -50,6 +52,7 @@ class StoreDeserializer(Deserializer):
 
     random_access = True
     sliceable = True
+    fetchable = True
 
     def __init__(
         self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
@@ -71,6 +74,8 @@ class StoreDeserializer(Deserializer):
         self._wanted = None if streams is None else names
         self._verify = verify
         self._verified: set[int | str] = set()
+        if manifest.compression is not None:
+            self.random_access = self.sliceable = self.fetchable = False
         self._first = np.cumsum([0] + [len(part.chunks["byte"]) for part in manifest.parts])
         counts = [part.chunks["sequences"] for part in manifest.parts]
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
@@ -103,7 +108,7 @@ class StoreDeserializer(Deserializer):
         ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
         values = self._decoded(part, i, mapped, ordinals, columns.decode)
         self._check_samples(chunk, part, i, mapped.file.path, values)
-        return Chunk(self.schema, values, seals=[mapped.file.seal])
+        return Chunk(self.schema, values, seals=self._seals_of(mapped))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Views of the sequences ``start:stop`` of chunk number ``chunk``, and copies of their offsets.
@@ -113,6 +118,8 @@ class StoreDeserializer(Deserializer):
         Raises:
             DataError: as `read`.
         """
+        if self._manifest.compression is not None:
+            return super().read_slice(chunk, start, stop)
         part, i, mapped = self._opened(chunk)
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)
@@ -120,6 +127,15 @@ class StoreDeserializer(Deserializer):
         decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
         values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
+        found = {}
+        for chunk in chunks:
+            part, i = self._locate(chunk)
+            file = found[part.file] = self._map(part).file
+            file.advise("willneed", int(part.chunks["byte"][i]), 4096)
+        return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
@@ -130,6 +146,10 @@ class StoreDeserializer(Deserializer):
     def digest(self) -> str:
         """32 hex digits over the sizes and checksums of all chunks; the same for every choice of streams."""
         return self._manifest.digest()
+
+    def paths(self) -> list[str]:
+        """The Arrow files."""
+        return [str(self._folder / part.file) for part in self._manifest.parts]
 
     def advise(self, advice: str, chunk: int | None = None) -> None:
         """Tell the kernel how the maps will be used.
@@ -192,8 +212,14 @@ class StoreDeserializer(Deserializer):
         """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``."""
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
+        batch: Batch | CompressedBatch
         try:
-            batch = Batch(mapped.file, start, size, mapped.arrow)
+            if self._manifest.compression is None:
+                batch = Batch(mapped.file, start, size, mapped.arrow)
+            else:
+                data = self._fetch(mapped.file.path, start, size)
+                crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
+                batch = CompressedBatch(data, crc32c, memory, mapped.arrow)
         except ValueError as error:
             raise damaged(str(error)) from error
         values = {}
@@ -216,6 +242,17 @@ class StoreDeserializer(Deserializer):
                     value = _with_offsets(value)
             values[name] = value
         return values
+
+    def _fetch(self, path: str, start: int, size: int) -> bytearray:
+        with open_inside(Path(path)) as descriptor:
+            try:
+                return read_exactly(descriptor, start, size)
+            except (OSError, EOFError) as error:
+                raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
+
+    def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
+        """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""
+        return [] if self._manifest.compression is not None else [mapped.file.seal]
 
     def _check_samples(self, chunk: int, part: Part, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with those by the manifest."""
@@ -284,6 +321,9 @@ class StoreDeserializer(Deserializer):
 
 _TABLE = ("sequences", "bytes")
 
+# Lengths of sequences are looked up in any order: up to this size their file is read at once, not page by page.
+_LENGTHS_AT_ONCE = 64 << 20
+
 
 class _MappedPart:
     """A mapped Arrow file whose schema is what the manifest says."""
@@ -315,12 +355,15 @@ class _MappedLengths:
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
         self._file, self._stream = file, stream
+        if file.size <= _LENGTHS_AT_ONCE:
+            file.advise("willneed")
         self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
         self._gatherer = _native.Gatherer([None])
         self._gatherer.add(0, [(self._lengths, None)])
 
     def view(self, start: int, stop: int) -> NDArray[np.int32]:
         """Lengths of the sequences ``start:stop``, for native code; to be followed by `check`."""
+        self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
         return self._lengths[start:stop]
 
     def check(self) -> None:

@@ -23,10 +23,13 @@ from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
 from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
+
+PLAIN_CHUNK, COMPRESSED_CHUNK = 32 << 20, 4 << 20
 
 
 class StoreWriter:
@@ -38,8 +41,11 @@ class StoreWriter:
     Args:
         path: folder to make.
         schema: the streams; fields are not kept, dtypes become native in byte order.
-        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own.
+        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own. None: 32
+            MiB; 4 MiB in a compressed store, whose chunks are read whole, so that windows hold more of them.
         part_bytes: size at which the next Arrow file is begun; the last chunk may pass it.
+        compression: of each chunk: ``"lz4"``, ``"zstd"``, or ``"auto"``: the first of these by which the first chunk
+            shrinks by a third, else none. None: none; only then chunks are read without decoding.
         overwrite: replace a store of that name. Anything else of that name is never replaced.
 
     Raises:
@@ -52,14 +58,20 @@ class StoreWriter:
         path: str | os.PathLike[str],
         schema: Schema,
         *,
-        chunk_bytes: int = 32 << 20,
+        chunk_bytes: int | None = None,
         part_bytes: int = 1 << 30,
         overwrite: bool = False,
+        compression: str | None = None,
     ) -> None:
+        if compression not in (None, "auto", *CODECS):
+            raise ValueError(f"expected a compression of {', '.join(CODECS)}, auto or None, got {compression!r}")
+        if chunk_bytes is None:
+            chunk_bytes = PLAIN_CHUNK if compression is None else COMPRESSED_CHUNK
         if chunk_bytes < 1 or part_bytes < 1:
             raise ValueError(f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}")
         self.path = Path(os.path.abspath(path))
         self.given = schema
+        self._compression = compression
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
         clear_leftovers(self.path)
@@ -173,7 +185,9 @@ class StoreWriter:
         if self._part is None:
             fields = [columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
-            self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged))
+            if self._compression == "auto":
+                self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
+            self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
             self._parts.append(self._part)
         part = self._part
         arrays = [
@@ -198,7 +212,8 @@ class StoreWriter:
         self._end_part()
         lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
-        manifest = Manifest(self.schema, self._sequences, sum(part.samples for part in parts), lengths, parts)
+        samples = sum(part.samples for part in parts)
+        manifest = Manifest(self.schema, self._sequences, samples, lengths, parts, self._compression)
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
@@ -243,14 +258,16 @@ class StoreWriter:
 class _PartFile:
     """One Arrow IPC file being written, and the table of its chunks."""
 
-    def __init__(self, path: Path, arrow: Any, ragged: frozenset[str]) -> None:
+    def __init__(self, path: Path, arrow: Any, ragged: frozenset[str], compression: str | None) -> None:
         import pyarrow as pa
 
         self.arrow, self.ragged = arrow, ragged
         self._name = path.name
         self._sink = _Sink(path)
-        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), arrow)
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._compressed = compression is not None
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), arrow, options=options)
+        self._rows: list[tuple[int, ...]] = []
         self._totals: list[dict[str, int]] = []
 
     @property
@@ -258,6 +275,8 @@ class _PartFile:
         return self._sink.size
 
     def add(self, batch: Any, values: Piece, size_stream: str | None) -> None:
+        import pyarrow as pa
+
         start = self._sink.size
         self._sink.crc = 0
         self._writer.write_batch(batch)
@@ -268,7 +287,8 @@ class _PartFile:
             self._sink.crc = self._sink.crc_from(start)
         counted = values.values() if size_stream is None else [values[size_stream]]
         samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
-        self._rows.append((start, self._sink.size - start, batch.num_rows, samples, self._sink.crc))
+        row = (start, self._sink.size - start, batch.num_rows, samples, self._sink.crc)
+        self._rows.append((*row, pa.ipc.get_record_batch_size(batch)) if self._compressed else row)
         self._totals.append({name: value.num_samples for name, value in values.items()})
 
     def close(self) -> None:
@@ -280,7 +300,7 @@ class _PartFile:
 
     def describe(self, ragged: list[str]) -> Part:
         table = np.array(self._rows, np.int64).T
-        keys = ("byte", "bytes", "sequences", "samples", "crc32c")
+        keys = ("byte", "bytes", "sequences", "samples", "crc32c", *(["memory"] if self._compressed else []))
         chunks = dict(zip(keys, table, strict=True))
         totals = {name: np.array([row[name] for row in self._totals], np.int64) for name in ragged}
         return Part(
@@ -396,6 +416,21 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
             width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
             total += width if value.one_sample_each else value.lengths * width
     return total
+
+
+def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
+    """The first codec by which a chunk shrinks by a third: of two stores of the same data, both or none has it."""
+    import pyarrow as pa
+
+    arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
+    batch = pa.record_batch(arrays, schema=schema)
+    for codec in CODECS:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+            writer.write_batch(batch)
+        if 3 * sink.tell() <= 2 * pa.ipc.get_record_batch_size(batch):
+            return codec
+    return None
 
 
 def _check_indices(name: str, value: Value) -> None:
