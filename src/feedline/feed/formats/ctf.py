@@ -260,10 +260,18 @@ class CTFDeserializer(Deserializer):
             np.ascontiguousarray(entries["samples"]),
             0,
         )
-        if self._max_errors == 0:
-            streams, _, found, _ = self._parser.parse(*arguments, -1)
-        else:
-            streams, found = self._parse_counting(chunk, arguments)
+        try:
+            if self._max_errors == 0:
+                streams, _, found, _ = self._parser.parse(*arguments, -1)
+            else:
+                streams, found = self._parse_counting(chunk, arguments)
+        except ValueError as error:
+            # The text was compared with the index, and the index with its checksums.
+            raise DataError(
+                f"expected an index that stays as it was checked, got one that changes: {error}",
+                path=str(file.path),
+                hint="open it again",
+            ) from error
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:

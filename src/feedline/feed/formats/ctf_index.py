@@ -112,6 +112,11 @@ class DamagedIndexError(Exception):
     """An index file is not what was written; it says what is wrong. Build it anew."""
 
 
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Which file it is, and which state of it."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
 class CtfIndex:
     """A complete index, mapped. Made by `open_index`.
 
@@ -121,7 +126,8 @@ class CtfIndex:
         first: int64 (chunks + 1,), the number of sequences before each chunk.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
+        """``place``: where the file is, if others can get at it."""
         raw = os.pread(file.fileno(), _HEADER_BYTES, 0)
         if len(raw) < _HEADER_BYTES or raw[:8] != _MAGIC:
             raise DamagedIndexError("no index")
@@ -129,7 +135,9 @@ class CtfIndex:
         if head.crc != _native.crc32c(raw[_CRC_END:]) or head.version != _VERSION:
             raise DamagedIndexError("a damaged header or another version")
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
-        self._size = size = os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        self._place, self._state, self._size = place, _state(status), status.st_size
+        size = status.st_size
         if size != table_at + head.chunks * CHUNK.itemsize:
             raise DamagedIndexError(f"{size} bytes")
         table = os.pread(file.fileno(), size - table_at, table_at)
@@ -165,7 +173,7 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
-        self._refuse_if_cut()
+        self._look_again()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
         if not self._checked[chunk]:
             if not self._is_sound(self.table[chunk], entries):
@@ -179,16 +187,24 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
-        self._refuse_if_cut()
+        self._look_again()
         if not self._checked.all():
             for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
-    def _refuse_if_cut(self) -> None:
-        # It is replaced, never changed, by all who know what it is; a map that lost its file's end kills the process.
-        if self._map.size() != self._size:
+    def _look_again(self) -> None:
+        """All who know what the file is replace it, and never change it; should somebody, it is checked anew."""
+        if self._map.size() != self._size:  # a map that lost its file's end kills the process
             raise DamagedIndexError(f"cut to {self._map.size()} bytes since it was opened")
+        if self._place is not None:
+            try:
+                state = _state(os.stat(self._place))
+            except OSError:
+                return  # it was removed, and the map has it for itself
+            if state != self._state and state[:2] == self._state[:2]:
+                self._state = state
+                self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.
@@ -268,7 +284,7 @@ def open_index(
                 # Whoever may write the text need not write its index: it is replaced, never changed.
                 mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
-                    return _build(text, path, options, file, progress)
+                    return _build(text, path, options, file, progress, target)
             except OSError as error:
                 if error.errno not in READ_ONLY:
                     raise
@@ -304,7 +320,7 @@ def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | No
                     f"the index {place} is not used: it lies where others can write, and was written by user "
                     f"{os.fstat(file.fileno()).st_uid} or can be"
                 )
-            index = CtfIndex(file)
+            index = CtfIndex(file, place)
             if index.belongs_to(text, options):
                 return index
             _log.info("the index %s belongs to another state of the file; building it anew", place)
@@ -364,7 +380,14 @@ class _ChunkTable:
         self._sequences = self._samples = self._crc = 0
 
 
-def _build(text: BinaryIO, path: Path, options: IndexOptions, file: BinaryIO, progress: Progress | None) -> CtfIndex:
+def _build(
+    text: BinaryIO,
+    path: Path,
+    options: IndexOptions,
+    file: BinaryIO,
+    progress: Progress | None,
+    place: Path | None = None,
+) -> CtfIndex:
     before = os.fstat(text.fileno())
     field = None if options.size_stream is None else options.size_stream.encode()
     indexer = _native.CtfIndexer(field, options.skip_ids, options.lenient)
@@ -415,4 +438,4 @@ def _build(text: BinaryIO, path: Path, options: IndexOptions, file: BinaryIO, pr
     after = os.fstat(text.fileno())
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DataError("expected a file that stays as it is, got one that changes while it is indexed", path=str(path))
-    return CtfIndex(file)
+    return CtfIndex(file, place)
