@@ -143,7 +143,7 @@ CUT_WHILE_READING = """
     thread = threading.Thread(target=change)
     thread.start()
     told = 0
-    for _ in range(400):
+    for _ in range(50):
         try:
             corpus = fl.StoreDeserializer(folder, verify=True)
             corpus.select(np.arange(300))
