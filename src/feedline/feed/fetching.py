@@ -214,6 +214,7 @@ class FetchingReader(Reader):
         self._stats.wait_seconds += time.perf_counter() - began
         _, missing, nbytes = staged.found()
         self._stats.disk_bytes += nbytes
+        self._stats.peak_bytes = max(self._stats.peak_bytes, self._disk().memory)
         self._calm = 0 if missing else self._calm + 1
         if self._whole and self._calm >= _CALM_MINIBATCHES:
             self._cold = False
