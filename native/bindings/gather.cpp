@@ -674,11 +674,15 @@ static void list_bad(const Job& job, const Table& table, const Picks& picks, std
     std::size_t place = 0;
     for (std::size_t at = 0; (at = first_bad_bool(job.rows, at, end)) < end; ++at) {
         while (start(place + 1) <= at) ++place;
-        const std::byte* source = job.offsets != nullptr
-                                      ? job.from[place]
-                                      : job.dense[picks.slots == nullptr ? 0 : picks.slots[place]].rows +
-                                            static_cast<std::size_t>(picks.index[place]) * row;
-        tell(place, static_cast<std::int64_t>(job.rows[at]), source + (at - start(place)));
+        const DenseSource& dense = job.dense[picks.slots == nullptr ? 0 : picks.slots[place]];
+        const std::byte* source = nullptr;
+        if (job.offsets != nullptr)
+            source = job.from[place] + (at - start(place));
+        else if (dense.layout == nullptr)
+            source = dense.rows + static_cast<std::size_t>(picks.index[place]) * row + (at - start(place));
+        else  // the start of the row will do
+            source = dense.rows + static_cast<std::ptrdiff_t>(picks.index[place]) * dense.layout->row_stride;
+        tell(place, static_cast<std::int64_t>(job.rows[at]), source);
         job.rows[at] = std::byte{0};
     }
 }
@@ -1158,17 +1162,24 @@ static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
 }
 
 static nb::object copied(nb::handle array) {
-    const nb::object from = checked_ndarray("copied", "array", array);
-    const nb::object out = numpy().empty(from.attr("shape"), from.attr("dtype"));
-    const auto bytes = nb::cast<std::size_t>(from.attr("nbytes"));
-    const std::byte* source = memory(from);
+    // As one row, whatever its strides.
+    const nb::object from = nb::isinstance(array, numpy().ndarray)
+                                ? nb::object(array.attr("__getitem__")(nb::none()))
+                                : nb::borrow(array);
+    const Arrival whole = examine_dense("copied", nb::make_tuple(from, nb::none()));
+    const nb::object out = numpy().empty(array.attr("shape"), array.attr("dtype"));
     std::byte* to = memory(out);
     const void* unreadable;
     {
         nb::gil_scoped_release released;
-        const DenseSource whole{source, nullptr, 1};
         const std::int64_t first = 0;
-        unreadable = guarded([&] { copy_rows({nullptr, &first, 1}, &whole, bytes, to, 0, 1); });
+        const Picks one{nullptr, &first, 1};
+        unreadable = guarded([&] {
+            if (whole.dense.layout != nullptr)
+                copy_strided_rows(one, &whole.dense, whole.item_bytes, to, 0, 1);
+            else
+                copy_rows(one, &whole.dense, whole.item_bytes, to, 0, 1);
+        });
     }
     if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
     return out;
@@ -1261,7 +1272,7 @@ void bind_gather(nb::module_& m) {
              "How many of at most `most` runs, evenly spread, lack a page in the page cache among at most `pages`\n"
              "that are looked at in each stream. Some tenths of a microsecond a page.");
     m.def("copied", &copied, "array"_a,
-          "A fresh copy of a C-contiguous array. DataError if it is mapped from a file that was cut, or whose disk\n"
+          "A fresh copy of an array. DataError if it is mapped from a file that was cut, or whose disk\n"
           "fails, which would kill other code.");
     m.def("bounds_end", &bounds_end, "bounds"_a, "name"_a,
           "The last entry of int64[n + 1] that begin at 0 and never fall. ValueError, which calls them `name`, where\n"

@@ -135,7 +135,8 @@ AT_EDGES = {
     "division by 0": (X / Y, ([2, -1], [0, 0]), [np.inf, -np.inf], [np.inf, np.inf], [-np.inf, np.inf]),
     "logical_not": (mx.sym.logical_not(X), ([-1, 0, 0.5],), [0, 1, 0], [0, 0, 0]),
     "MAERegressionOutput": (
-        mx.sym.MAERegressionOutput(X, Y), ([[1, 2, 3]], [[1, 1, 4]]), [[1, 2, 3]], [[-1 / 3, 1 / 3, -1 / 3]], [[0, 0, 0]]
+        mx.sym.MAERegressionOutput(X, Y), ([[1, 2, 3]], [[1, 1, 4]]),
+        [[1, 2, 3]], [[-1 / 3, 1 / 3, -1 / 3]], [[0, 0, 0]],
     ),
 }  # fmt: skip
 

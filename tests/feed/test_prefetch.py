@@ -132,6 +132,24 @@ def test_an_interrupt_while_chunks_are_taken_in_hides_no_error():
         damaged.next_minibatch(50)
 
 
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_source_dropped_while_it_reads_ahead_is_freed_at_once(sized):
+    """What is to be read next names windows, which name the reader where only reading tells their sizes."""
+    gc.collect()
+    gc.disable()
+    try:
+        corpus = CountedCorpus([3] * 400, [20] * 20)
+        corpus.sized = sized
+        dropped = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), read_ahead=3 * corpus.read(0).nbytes)
+        dropped.next_minibatch(20)
+        reader = weakref.ref(dropped._reader)
+        wait_for(lambda: len(corpus.reads) > 3)
+        del dropped
+        wait_for(lambda: reader() is None)
+    finally:
+        gc.enable()
+
+
 def test_a_dropped_source_is_freed_at_once():
     """No cycle keeps a window in memory until the collector comes by; threads end, also after an error."""
     gc.collect()
@@ -192,3 +210,25 @@ def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
+
+
+def test_what_failed_ahead_of_need_is_read_again_when_needed():
+    """A disk, or a lack of descriptors, that was in the way for a moment is told only if it still is."""
+
+    class Flaky(CountedCorpus):
+        failing = True
+
+        def read(self, chunk):
+            if self.failing and self.reads:
+                raise fl.DataError("too many open files")
+            return super().read(chunk)
+
+    corpus = Flaky([1] * 40, [10] * 4)
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, threads=1)
+    first = source.next_minibatch(10)
+    while not any(entry.future.done() and entry.slot < 0 for entry in source._reader._entries.values()):
+        time.sleep(0.01)
+    corpus.failing = False
+    assert [first.ids.tolist(), *(m.ids.tolist() for m in source.minibatches(10))] == [
+        list(range(start, start + 10)) for start in range(0, 40, 10)
+    ]

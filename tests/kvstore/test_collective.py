@@ -412,8 +412,8 @@ def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path
     assert "frame #" not in text  # of a C++ stack
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.count("Traceback") == 1
-    assert "StoreError: expected all 2 ranks in 'barrier', rank 1 missed rank 0" in text.splitlines()[-2]
-    assert text.splitlines()[-1].startswith("  the ranks cannot go on together")
+    assert "StoreError: expected all 2 ranks in an exchange, rank 1 missed rank 0" in text.splitlines()[-2]
+    assert text.splitlines()[-1].startswith("  it was 'barrier'; the ranks cannot go on together")
 
 
 def test_what_others_say_may_be_read_while_it_changes():

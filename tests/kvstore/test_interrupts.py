@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +15,8 @@ from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, interrupts, optimizer, register_optimizer  # noqa: E402
 from feedline.kvstore.collective import Collective  # noqa: E402
 from feedline.kvstore.optimizers import Test as Adding  # noqa: E402
+from tests.moments import AtLine  # noqa: E402
 from tests.ranks import Failure, Job, run, say  # noqa: E402
-
-FOLDER = str(Path(feedline.kvstore.__file__).parent)
-
 
 # ---- signals that wait ----------------------------------------------------------------------------------------
 
@@ -148,34 +144,6 @@ KINDS = {
 }
 
 
-class AtEvent:
-    """Calls ``act`` in the n-th line of the store's code that a call runs.
-
-    Attributes:
-        reached: whether there were so many.
-    """
-
-    def __init__(self, n, act):
-        self.left, self.act, self.reached = n, act, False
-
-    def __enter__(self):
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_):
-        sys.settrace(None)
-
-    def _trace(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(FOLDER) or self.reached:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left < 0:
-                self.reached = True
-                sys.settrace(None)
-                self.act()
-        return self._trace
-
-
 def call(store, what, moment):
     """Make one call of all workers with Ctrl-C in the middle, and again if it had not begun."""
     round = store.ranks._pulse.round
@@ -200,7 +168,7 @@ def everywhere(rank, kind, stride):
         reached = False
         for verb in ("push", "pushpull"):
             value = given()
-            moment = AtEvent(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT))
+            moment = AtLine(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT), feedline.kvstore)
             what = {
                 "push": lambda value=value: store.push("w", value),
                 "pushpull": lambda value=value: store.pushpull("w", value, out.clone()),

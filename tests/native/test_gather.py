@@ -153,7 +153,7 @@ def test_rows_may_be_any_view(arrays, n, seed):
         if other.shape[1:] == arrays[0].shape[1:] and other.dtype == arrays[0].dtype:
             chunks[len(chunks)] = (other, None)
     chunks[len(chunks)] = (np.ascontiguousarray(arrays[0]), None)
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     for slot, part in chunks.items():
         gatherer.add(slot, [part])
     filled = [slot for slot, (rows, _) in chunks.items() if len(rows)]
@@ -168,7 +168,7 @@ def test_rows_may_be_any_view(arrays, n, seed):
 def test_views_are_kept_alive_and_not_copied():
     base = np.arange(100)
     windows = np.lib.stride_tricks.sliding_window_view(base, 10)
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(windows, None)])
     base[50] = -1
     del base, windows
@@ -184,7 +184,7 @@ def test_views_are_kept_alive_and_not_copied():
 
 def test_views_of_sequences_of_several_rows_are_refused():
     rows = np.arange(20)[::2]
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     with pytest.raises(ValueError, match="C-contiguous"):
         gatherer.add(0, [(rows, ints([0, 10]))])
     gatherer.add(0, [(rows, None)])
@@ -547,8 +547,12 @@ def test_bounds_and_their_end():
 def test_a_copy_of_an_array(dtype, shape, n):
     rows = rows_of(np.random.default_rng(n), n, shape, dtype)
     same((_native.copied(rows),), (rows,))
-    with pytest.raises(ValueError, match="C-contiguous"):
-        _native.copied(np.zeros((4, 6))[:, ::2])
+    for view in (rows[::2], rows[::-1], rows.T, np.broadcast_to(rows, (2, *rows.shape)), rows[:1].reshape(-1)[:1]):
+        same((_native.copied(view),), (view,))
+    with pytest.raises(TypeError, match="numpy array"):
+        _native.copied([1])
+    with pytest.raises(ValueError, match="dtype of fixed size"):
+        _native.copied(np.array([None]))
 
 
 @given(
@@ -610,6 +614,19 @@ def test_bools_are_left_alone_unless_asked():
     assert plain.gather(None, ints([3, 2]))[0][0].view(np.uint8).tolist() == [255, 2]
     with pytest.raises(BadEntriesError, match="expected bools of 0 or 1, got 255"):
         asked.gather(None, ints([0, 3, 2]))
+
+
+def test_bad_bools_of_views():
+    flags = np.zeros(50, np.uint8)
+    flags[[17, 30]] = 5, 9
+    gatherer = _native.Gatherer([None], bools=True)
+    gatherer.add(0, [(np.lib.stride_tricks.sliding_window_view(flags.view(bool), 4), None)])
+    with pytest.raises(BadEntriesError) as caught:
+        gatherer.gather(None, ints([0, 14, 17, 28, 40]))
+    found = [(entry.place, entry.entry, entry.address) for entry in caught.value.entries]
+    start = flags.__array_interface__["data"][0]
+    assert found == [(1, 5, start + 14), (2, 5, start + 17), (3, 9, start + 28)]
+    assert not caught.value.arrays[0][0].view(np.uint8).any()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Slow, obvious twins of CNTK's criteria and metrics: one sample at a time, one element at a time, in double precision.
 
 From the formulas that CNTK documents; what they give at the edges was checked beside CNTK 2.7 (see
-tests/compat/cntk_numbers.json). With `gradients`, also what CNTK gives as gradients, by these formulas' own derivatives.
+tests/compat/cntk_numbers.json). With `gradients`, also what CNTK gives as gradients, by these formulas' derivatives.
 """
 
 from __future__ import annotations

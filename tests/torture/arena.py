@@ -134,12 +134,12 @@ class Arena:
         """Listen until the case ends; returns what it did last."""
         doing, buffer = "", b""
         ended = os.pidfd_open(pid)
-        hung, listening = False, [reading]
+        hung, listening, log = False, [reading], ""
         while True:
             left = began + scenario.seconds - time.monotonic()
             if left <= 0:
                 hung = True
-                stacks(pid)
+                log = stacks(pid, folder / "stderr")
                 kill_tree(pid)
                 break
             ready, _, _ = select.select([*listening, ended], [], [], left)
@@ -161,7 +161,7 @@ class Arena:
                 buffer += block
         os.close(reading)
         doing = _take(buffer.split(b"\n"), outcome) or doing
-        log = _tail(folder / "stderr")
+        log = log or _tail(folder / "stderr")
         code = os.waitstatus_to_exitcode(status)
         if hung:
             outcome.failures.append(("hangs", f"no end within {scenario.seconds:g} s, doing: {doing}\n{log}"))
@@ -243,13 +243,18 @@ def command(pid: int) -> str:
     return f"{name}: {words[:120]}"
 
 
-def stacks(pid: int) -> None:
-    """Ask a process, and those it started by forking, for the stacks of their threads."""
-    for one in [pid, *children(pid)]:
+def stacks(pid: int, log: Path | None = None) -> str:
+    """Ask a process, and those it started by forking, for the stacks of their threads; some of each, as they come."""
+    found = []
+    for one in [pid, *children(pid)][:4]:
+        size = log.stat().st_size if log is not None and log.exists() else 0
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGCONT)
             os.kill(one, STACKS)
-    time.sleep(0.5)
+        time.sleep(0.5)
+        if log is not None and log.exists():
+            found.append(f"process {one}:\n{log.read_bytes()[size : size + 2500].decode('utf-8', 'replace')}")
+    return "\n".join(found)
 
 
 def kill_tree(pid: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data.faults import BadEntriesError
+from feedline.data.faults import BadEntriesError, changed
 from feedline.data.schema import Schema
 from feedline.data.value import DenseValue, SparseValue, Value, as_arrays, counted_lengths
 from feedline.errors import DataError, SchemaError
@@ -108,7 +108,7 @@ class Chunk:
 
     def _gatherer(self) -> _native.Gatherer:
         gatherer = gatherer_of(self.schema)
-        gatherer.add(0, [as_arrays(value) for value in self.values.values()], self.seals)
+        give(gatherer, 0, self)
         return gatherer
 
     def _taken(self, gatherer: _native.Gatherer, which: NDArray[np.int64]) -> Chunk:
@@ -157,3 +157,17 @@ def values_of(schema: Schema, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Va
         else:
             values[name] = DenseValue(*parts)
     return values
+
+
+def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
+    """Let sequences of ``chunk`` be gathered from ``slot``.
+
+    Raises:
+        DataError: a file that the chunk is mapped from has changed since its offsets were checked.
+    """
+    try:
+        gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()], chunk.seals)
+    except ValueError as error:
+        if not chunk.seals:
+            raise
+        raise changed(chunk.seals[0].ctypes.data) from error

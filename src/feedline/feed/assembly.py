@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
-from feedline.data.chunk import gatherer_of
-from feedline.data.value import DenseValue, SparseValue, as_arrays
+from feedline.data.chunk import gatherer_of, give
+from feedline.data.value import DenseValue, SparseValue
 
 
 class ChunkSet:
@@ -43,7 +43,7 @@ class ChunkSet:
         else:
             slot, self._top = self._top, self._top + 1
         try:
-            self._gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()], chunk.seals)
+            give(self._gatherer, slot, chunk)
             for i, value in enumerate(chunk.values.values()):
                 if not value.one_sample_each:
                     self._ragged[i] = True

@@ -20,8 +20,8 @@ from feedline.errors import DataError
 from feedline.feed.formats.atomic import atomic_file, room_for
 from feedline.feed.formats.files import open_regular
 
-READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
-"""Error numbers of a place that cannot be written."""
+READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR}
+"""Error numbers of a place that cannot be written, a folder of the file's name among them."""
 
 _HINT = "pass cache=<a folder with room>"
 _TMPDIR = "set TMPDIR to a folder with room, or pass cache=<a folder with room>"

@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, together
+from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -52,6 +52,8 @@ _LOOK_EVERY = 0.005
 _LOOK_AT = 4
 # In order: blocks looked at together.
 _LOOK_UNITS = 32
+# Blocks of a window that are looked at.
+_LOOK_WINDOW = 16
 # How many minibatches, or bytes in order, must have been in the page cache before nothing more is fetched.
 _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
@@ -233,13 +235,13 @@ class FetchingReader(Reader):
         """Never; see `chunk`."""
         return False
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
-        """Let go of all windows but ``plans``, and fetch ``ahead``, the blocks of the windows that follow."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and fetch ahead in ``upcoming``."""
         if self._whole:
             return
         if self._in_place:
-            if ahead is not None:
-                self._wraps = next(ahead, None) is not None
+            if upcoming is not None:
+                self._wraps = upcoming.look() is not None
             return
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if not self._plans.keys() <= wanted:
@@ -247,14 +249,14 @@ class FetchingReader(Reader):
                 del self._plans[key]
             needed = {int(u) for plan in plans for u in plan.chunks}
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
-        if ahead is not None and self._budget > 0:
+        if upcoming is not None and self._budget > 0:
             try:
-                self._fetch_ahead(self._in_order_of_need(ahead))
+                self._fetch_ahead(upcoming)
             except Exception as error:
                 # What cannot be read is told when it is needed: what comes before it is still good.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
-    def read_on(self) -> None:
+    def read_on(self, upcoming: Upcoming) -> None:
         """Nothing: what there is room for has been asked for."""
 
     def reset(self) -> None:
@@ -464,7 +466,7 @@ class FetchingReader(Reader):
         units = plan.chunks
         slots, base = self._slots_of(self._chunk_of[units]), self._first[units]
         ids = units.tolist()
-        if any(unit in self._units for unit in ids) or self._lacks(units, 16):
+        if any(unit in self._units for unit in ids) or self._lacks(units, _LOOK_WINDOW):
             self._begin(ids)
             for place, unit in enumerate(ids):
                 if unit in self._units:
@@ -475,26 +477,21 @@ class FetchingReader(Reader):
         self._plans[plan.sweep, plan.number] = held
         return held
 
-    def _in_order_of_need(self, windows: Iterator[Ints]) -> Iterator[int]:
-        """Blocks of windows that are not in the page cache; the first window, and more if the budget is larger."""
-        passed = 0
-        for number, units in enumerate(windows):
-            if self._lacks(units, 16):
-                yield from units.tolist()
-            passed += len(units)
-            if passed >= len(self._table) or (self._whole_window and number == 0):
-                return
-
-    def _fetch_ahead(self, coming: Iterator[int]) -> None:
-        """Ask for the blocks to come that there is room for."""
+    def _fetch_ahead(self, upcoming: Upcoming) -> None:
+        """Ask for the blocks to come that there is room for, if some of them are not in the page cache."""
         room = self._budget - self._ahead
-        wanted = []
-        for unit in coming:
+        wanted: list[int] = []
+        while upcoming.passed < len(self._table):  # the axis has no end, but a sweep ahead is the whole corpus
+            unit = upcoming.look()
+            if unit is None or (self._whole_window and upcoming.window > 0):
+                break
             room -= int(self._table.bytes[unit])
             if room < 0 and not self._whole_window:
                 break
             wanted.append(unit)
-        self._begin(wanted)
+            upcoming.advance()
+        if wanted and self._lacks(np.array(wanted, np.int64), _LOOK_WINDOW):
+            self._begin(wanted)
 
     def _look(self, slots: Slots, index: Ints) -> None:
         """Find out whether sequences of a whole shuffle have left the page cache."""

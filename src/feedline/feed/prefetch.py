@@ -74,6 +74,41 @@ class Stats:
         )
 
 
+class Upcoming:
+    """The chunks of the windows that follow, one at a time in the order of need; a reader stops where room ends.
+
+    Made anew for each window in use, and kept by whoever walks the windows: of a corpus whose sizes only reading tells,
+    the windows know the reader, which must not know them in turn.
+
+    Attributes:
+        window: how many windows lie between the one in use and that of the chunk looked at last.
+        passed: chunks before it.
+    """
+
+    __slots__ = ("_chunks", "_next", "_windows", "passed", "window")
+
+    def __init__(self, windows: Iterator[Ints]) -> None:
+        self._windows = windows
+        self._chunks: Iterator[int] = iter(())
+        self._next: int | None = None
+        self.window, self.passed = -1, 0
+
+    def look(self) -> int | None:
+        """The next chunk; None where the axis ends."""
+        while self._next is None:
+            self._next = next(self._chunks, None)
+            if self._next is None:
+                ids = next(self._windows, None)
+                if ids is None:
+                    return None
+                self._chunks, self.window = iter(ids.tolist()), self.window + 1
+        return self._next
+
+    def advance(self) -> None:
+        """Go on to the one behind it."""
+        self._next, self.passed = None, self.passed + 1
+
+
 Part = tuple[Segment, int, int]
 """Sequences a..b-1 of a segment."""
 
@@ -137,11 +172,11 @@ class Reader(abc.ABC):
         """Whether any chunk held has unreadable sequences."""
 
     @abc.abstractmethod
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
-        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
 
     @abc.abstractmethod
-    def read_on(self) -> None:
+    def read_on(self, upcoming: Upcoming) -> None:
         """Go on reading ahead, where there is room for more by now."""
 
     @abc.abstractmethod
@@ -219,10 +254,10 @@ class MappedReader(Reader):
         """Whether any chunk held has unreadable sequences."""
         return bool(self._errors)
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """Nothing to let go of."""
 
-    def read_on(self) -> None:
+    def read_on(self, upcoming: Upcoming) -> None:
         """Nothing is read ahead."""
 
     def reset(self) -> None:
@@ -246,7 +281,15 @@ class _Entry:
         self.counted = self.dropped = False
 
 
+<<<<<<< HEAD
 class BufferedReader(Reader):
+=======
+def _failed(future: Future[Chunk]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+class BufferedReader:
+>>>>>>> main
     """Chunks that are read and decoded into private memory; see the module.
 
     Args:
@@ -275,13 +318,11 @@ class BufferedReader(Reader):
         self._whole_window = budget is None
         self._budget = LEAST_AHEAD if budget is None else budget
         self._entries: dict[int, _Entry] = {}
-        self._plans: dict[tuple[int, int], tuple[WindowPlan, NDArray[np.uint32]]] = {}
+        self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
-        self._coming: Iterator[tuple[int, int]] | None = None  # (windows ahead, chunk) in the order of need
-        self._next: tuple[int, int] | None = None  # of those, the one there was no room for yet
-        self._asked_at = 0  # chunks read when it was looked for room last
+        self._asked_at = 0  # chunks read when room for more was last looked for
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the figures that threads add to
@@ -291,8 +332,9 @@ class BufferedReader(Reader):
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading what is missing, and set its ``slots``."""
         plan = segment.plan
-        held = self._plans.get((plan.sweep, plan.number))
-        slots = held[1] if held is not None else self._hold(plan)
+        slots = self._plans.get((plan.sweep, plan.number))
+        if slots is None:
+            slots = self._hold(plan)
         if segment.held is not slots:
             # Also when the window was let go meanwhile, as a minibatch failed, and has been read again.
             segment.slots, segment.held = slots[segment.place], slots
@@ -329,7 +371,9 @@ class BufferedReader(Reader):
         """
         self._after_fork()
         for chunk_id in ids.tolist():
-            if chunk_id not in self._entries:
+            entry = self._entries.get(chunk_id)
+            if entry is None or _failed(entry.future):
+                # What could not be read ahead of need is read again: what stood in the way may be gone.
                 self._submit(chunk_id)
         began = time.perf_counter()
         chunks = []
@@ -339,37 +383,36 @@ class BufferedReader(Reader):
                     chunks.append(self._entries[chunk_id].future.result())
                 except BaseException:
                     # Not if it was read, and it is this thread that was interrupted.
-                    future = self._entries[chunk_id].future
-                    if future.done() and (future.cancelled() or future.exception() is not None):
+                    if _failed(self._entries[chunk_id].future):
                         del self._entries[chunk_id]
                     raise
         finally:
             self._stats.wait_seconds += time.perf_counter() - began
         return chunks
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
-        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
         self._after_fork()
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
-        self._coming = self._next = None
-        if ahead is not None and self._budget > 0:
-            self._coming = self._in_order_of_need(ahead)
-            self._read_ahead()
+        if upcoming is not None and self._budget > 0:
+            self._read_ahead(upcoming)
 
-    def read_on(self) -> None:
-        """Go on reading ahead if chunks were read since, as there may be room for more; next to nothing otherwise."""
-        if self._coming is not None and self._asked_at != self._seen[0]:
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Go on reading ahead, if anything was read since, at next to no cost otherwise.
+
+        Sizes are guessed before a chunk is read and known afterwards, so there may be room for more by now.
+        """
+        if self._asked_at != self._seen[0] and self._budget > 0:
             self._after_fork()
-            self._read_ahead()
+            self._read_ahead(upcoming)
 
     def reset(self) -> None:
         """Forget what was read ahead: the position has jumped."""
         self._after_fork()
-        self._coming = self._next = None
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             entry.future.cancel()
@@ -398,7 +441,7 @@ class BufferedReader(Reader):
                     self._errors[slot] = chunk
                 entry.slot = slot  # last: interrupted before, it is taken in again, never without its errors
             slots[i] = entry.slot
-        self._plans[plan.sweep, plan.number] = (plan, slots)
+        self._plans[plan.sweep, plan.number] = slots
         return slots
 
     def _drop(self, needed: set[int]) -> None:
@@ -414,35 +457,19 @@ class BufferedReader(Reader):
             if entry.counted:
                 self._stats.held_bytes -= entry.bytes
 
-    def _in_order_of_need(self, windows: Iterator[Ints]) -> Iterator[tuple[int, int]]:
-        passed = 0
-        for number, ids in enumerate(windows):
-            yield from ((number, chunk_id) for chunk_id in ids.tolist())
-            passed += len(ids)
-            if passed >= self._total:
-                return  # the axis has no end, but a sweep ahead is the whole corpus
-
-    def _read_ahead(self) -> None:
-        """Submit what there is room for by now.
-
-        Sizes are guessed before a chunk is read, and known afterwards; so this is done again as chunks come in.
-        """
-        assert self._coming is not None
+    def _read_ahead(self, upcoming: Upcoming) -> None:
         self._asked_at = self._seen[0]
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
-        while True:
-            if self._next is None:
-                self._next = next(self._coming, None)
-                if self._next is None:
-                    self._coming = None
-                    return
-            number, chunk_id = self._next
+        while upcoming.passed < self._total:  # the axis has no end, but a sweep ahead is the whole corpus
+            chunk_id = upcoming.look()
+            if chunk_id is None:
+                return
             if chunk_id not in self._entries:
                 used += self._estimate(chunk_id)
-                if used > self._budget and not (self._whole_window and number == 0):
+                if used > self._budget and not (self._whole_window and upcoming.window == 0):
                     return
                 self._submit(chunk_id)
-            self._next = None
+            upcoming.advance()
 
     def _estimate(self, chunk_id: int) -> int:
         if self._stored is not None:

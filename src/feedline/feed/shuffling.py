@@ -25,6 +25,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.formats.atomic import atomic_file
+from feedline.feed.formats.files import open_file
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
@@ -157,13 +158,18 @@ def _claimed(work: Path, settings: Settings) -> Iterator[None]:
                 hint="wait for it, or write elsewhere",
             ) from None
         plan, wanted = work / "plan.json", json.dumps(settings._asdict())
-        if not plan.is_file() or plan.read_text("utf-8") != wanted:
+        if not plan.is_file() or _text(plan) != wanted:
             for entry in work.iterdir():
                 if entry.name != "lock":
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             with atomic_file(plan) as file:
                 file.write(wanted.encode())
         yield
+
+
+def _text(path: Path) -> str:
+    with open_file(path) as file:
+        return file.read().decode()
 
 
 def _sort(
@@ -175,7 +181,7 @@ def _sort(
     """The first pass; returns the runs and the bytes of the corpus."""
     runs: list[_Run] = []
     while (done := work / f"run-{len(runs):06d}.json").is_file():
-        runs.append(_Run(*json.loads(done.read_text("utf-8"))))
+        runs.append(_Run(*json.loads(_text(done))))
     begun = runs[-1] if runs else _Run(0, 0, 0, 0)
     read, skipped, held, total = begun.chunks, begun.skipped, 0, 0
     pieces: list[Chunk] = []

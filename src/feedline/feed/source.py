@@ -32,7 +32,7 @@ from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import LEAST_AHEAD, Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
@@ -190,6 +190,7 @@ class MinibatchSource:
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread that is in a call
+        self._upcoming: Upcoming | None = None
         self._closed = False
 
     # ---- reading ----------------------------------------------------------------------------------
@@ -253,9 +254,10 @@ class MinibatchSource:
         after = plan.after
         window = after.segment.plan
         if window is not self._window_in_use:
-            self._reader.keep([window], self._timeline.chunks_after(window, self._axis.max_sweeps))
-        else:
-            self._reader.read_on()
+            self._upcoming = Upcoming(self._timeline.chunks_after(window, self._axis.max_sweeps))
+            self._reader.keep([window], self._upcoming)
+        elif self._upcoming is not None:
+            self._reader.read_on(self._upcoming)
         self._ahead.refill(after, size, index, count, minibatch.num_sequences)
         # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
         # moved if and only if the minibatch was delivered.
@@ -394,7 +396,7 @@ class MinibatchSource:
             self._ahead.drop()
             self._reader.reset()
             self._reader.keep([], None)
-            self._place, self._cursor, self._window_in_use = place, None, None
+            self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
         finally:
             self._inside = None
 

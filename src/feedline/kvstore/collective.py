@@ -347,9 +347,9 @@ class Collective:
             time.sleep(0.01)
         self._finalizer()
         return StoreError(
-            f"expected all {self.count} ranks in {cut(self._pulse.doing)!r}, rank {self.rank} missed{waited} {who}\n"
-            "  the ranks cannot go on together: start all of them again, from the last checkpoint; "
-            "where ranks are slow rather than gone, give a longer timeout",
+            f"expected all {self.count} ranks in an exchange, rank {self.rank} missed{waited} {who}\n"
+            f"  it was {cut(self._pulse.doing)!r}; the ranks cannot go on together: start all of them again, from the "
+            "last checkpoint; where ranks are slow rather than gone, give a longer timeout",
             ranks=ranks,
         )
 

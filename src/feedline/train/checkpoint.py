@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.interop.seal import BLANK, check_seal, read_regular, sealed
 from feedline.interop.tensor_file import check_json, load_contents, save_tensors, sync
 
@@ -194,7 +194,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     except OSError as error:
         raise StateError(f"expected a checkpoint in {folder}, got no {STATE}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise StateError(f"expected a state as JSON in {folder / STATE}, got: {error!r:.200}") from error
+        raise StateError(f"expected a state as JSON in {folder / STATE}, got: {shown(error, 200)}") from error
     tensors, _, found = load_contents(folder / TENSORS)
     if found != tie:
         raise StateError(

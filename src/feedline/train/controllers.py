@@ -209,7 +209,7 @@ def _better(value: float, best: float | None, least: float = 0.0) -> bool:
 def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping[str, Any]) -> float | None:
     """The saved best value, if it is of what the controller watches."""
     best, saved = _of(controller, state, "best"), _of(controller, state, "watch")
-    if best is not None and (type(best) not in (int, float) or math.isnan(best)):
+    if best is not None and (type(best) is not float or math.isnan(best)):
         raise StateError(f"expected a state of {type(controller).__name__} with a best value, got {shown(best, 40)}")
     if saved != controller.watch:
         raise StateError(
@@ -217,7 +217,7 @@ def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping
             saved={"watch": saved},
             current={"watch": controller.watch},
         )
-    return None if best is None else float(best)
+    return best
 
 
 def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:

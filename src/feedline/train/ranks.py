@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.kvstore.collective import Collective
 from feedline.train.learners.base import Workers
 
@@ -174,7 +174,7 @@ def _checked(state: Any) -> Callable[[], None]:
         numpy = kind, np.asarray(keys, np.uint32), place, has_gauss, cached
         np.random.RandomState().set_state(numpy)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise StateError(f"expected states of random generators, got others: {error!r:.200}") from error
+        raise StateError(f"expected states of random generators, got others: {shown(error, 200)}") from error
 
     def begin() -> None:
         torch.set_rng_state(cpu)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from feedline.data import Minibatch, Position, Span, Unit
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.feed.protocol import whole_number
 from feedline.runs.feeding import Fed
 from feedline.train import saved
@@ -553,7 +553,9 @@ class TrainingSession:
             trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
             trouble.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-            trouble = StateError(f"expected a session's checkpoint in {found.path}, it does not fit: {error!r}")
+            trouble = StateError(
+                f"expected a session's checkpoint in {found.path}, it does not fit: {shown(error, 200)}"
+            )
             trouble.__cause__ = error
         self.ranks.check(trouble)
         self._unsaved = False

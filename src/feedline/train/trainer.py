@@ -392,7 +392,9 @@ class Trainer:
             if not all(isinstance(own, Mapping) for own in learners):
                 raise TypeError(f"learners {shown(learners, 80)}")
         except (KeyError, TypeError) as error:
-            raise StateError(f"expected learners, training and workers in a trainer's state: {error!r}") from error
+            raise StateError(
+                f"expected learners, training and workers in a trainer's state: {shown(error, 200)}"
+            ) from error
         saved = [len(learners), sorted(n for n in tensors if n.startswith("model/"))]
         current = [len(self.learners), sorted(f"model/{n}" for n in _tensors(self.model))]
         if saved != current:
@@ -469,11 +471,8 @@ def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
 
 
 def _loads_plainly(module: torch.nn.Module) -> bool:
-    return any(
-        "_load_from_state_dict" in vars(kind) and kind.__module__.startswith("torch.nn.modules.")
-        for kind in type(module).__mro__
-        if "_load_from_state_dict" in vars(kind)
-    )
+    kind = next(kind for kind in type(module).__mro__ if "_load_from_state_dict" in vars(kind))
+    return kind.__module__.startswith("torch.nn.")
 
 
 def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -245,6 +245,27 @@ def test_read_only_folder_falls_back_to_the_users_cache(mounted, tmp_path, monke
         open_corpus(path, cache=folder)
 
 
+def test_a_folder_in_the_place_of_the_index(text_file, tmp_path, monkeypatch):
+    """It is left alone: the index goes to the user's cache, or where no other place is allowed, an error says so."""
+    path = text_file(TEXT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = content(open_corpus(path))
+    (index,) = index_files(path.parent)
+    index.unlink()
+    index.mkdir()
+    assert content(open_corpus(path)) == expected
+    assert index.is_dir()
+    assert len(index_files(tmp_path / "cache" / "feedline")) == 1
+    own = tmp_path / "own"
+    open_corpus(path, cache=own)
+    (index,) = index_files(own)
+    index.unlink()
+    index.mkdir()
+    with pytest.raises(fl.DataError, match="expected to write an index to"):
+        open_corpus(path, cache=own)
+    assert debris(tmp_path) == []
+
+
 def test_full_disk_is_an_error_without_debris(mounted, tmp_path):
     folder = mounted("size=16k,mode=700")
     path = tmp_path / "data.ctf"

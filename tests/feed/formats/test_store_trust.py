@@ -549,8 +549,8 @@ def test_nothing_outside_the_folder_is_read(store, tmp_path, name, late):
 
     for what, place in {
         "got a link": lambda: os.symlink(kept, store / name),
-        "got a pipe": lambda: os.mkfifo(store / name),
-        "got a folder": lambda: os.mkdir(store / name),
+        "it is a FIFO": lambda: os.mkfifo(store / name),
+        "it is a folder": lambda: os.mkdir(store / name),
     }.items():
         if late and name != MANIFEST:
             put_back()

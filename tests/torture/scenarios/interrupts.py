@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import feedline as fl
 from tests.torture import data, items
 from tests.torture.case import Case
+from tests.torture.interruption import Interrupter
 from tests.torture.scenario import Scenario
 
 
@@ -21,9 +21,9 @@ class Interrupts(Scenario):
 
     def run(self, case: Case) -> None:
         rng = case.rng
-        signal.signal(signal.SIGALRM, _interrupt)
+        interrupter = Interrupter()
         if case.number % 3 == 2:
-            return self._loader(case)
+            return self._loader(case, interrupter)
         # Not a user's own source: it moves on as its author wrote it, whoever is interrupted.
         kind = list(data.FORMATS)[case.number % len(data.FORMATS)]
         order = data.settings(rng, kind)
@@ -38,7 +38,7 @@ class Interrupts(Scenario):
         what = f"{kind} with {order}, size {size}, interrupted"
         while True:
             before = json.dumps(source.state_dict())
-            minibatch, interrupted = _interrupted(lambda: source.next_minibatch(size), rng.random() * 0.0006)
+            minibatch, interrupted = interrupter.call(lambda: source.next_minibatch(size), rng.random() * 0.0006)
             if interrupted:
                 case.tally("interrupts")
                 now = json.dumps(source.state_dict())
@@ -57,7 +57,7 @@ class Interrupts(Scenario):
         case.compare(what, expected, got)
         return None
 
-    def _loader(self, case: Case) -> None:
+    def _loader(self, case: Case, interrupter: Interrupter) -> None:
         rng = case.rng
         n = 60
         options: dict[str, Any] = {"seed": rng.randrange(1 << 64), "shuffle": True, "batch_size": rng.choice([1, 4])}
@@ -65,61 +65,35 @@ class Interrupts(Scenario):
             [{}, {"num_workers": 2, "workers": "thread"}, {"num_workers": 2, "multiprocessing_context": "fork"}]
         )
         expected = [item for b in fl.DataLoader(items.Augmented(n), **options) for item in items.contents(b)]
-        loader = fl.DataLoader(items.Augmented(n), **workers, **options)
+
+        def made(state: Any = None) -> Any:
+            fresh = fl.DataLoader(items.Augmented(n), **workers, **options)
+            if state is not None:
+                fresh.load_state_dict(state)
+            return fresh, iter(fresh)
+
+        loader, iterator = made()
         got: list[tuple[int, str]] = []
-        what = f"a loader with {workers}, interrupted"
-        iterator = iter(loader)
-        next_ = lambda: next(iterator, None)  # noqa: E731
+        what = f"a loader with {workers} and {options}, interrupted"
+        left, anew = rng.randint(1, 30), rng.random() < 0.5
         while len(got) < n:
-            place = loader.state_dict().get("sequence", 0)
-            batch, interrupted = _interrupted(next_, rng.random() * 0.002)
+            place = loader.state_dict()
+            call = functools.partial(next, iterator, None)
+            batch, interrupted = interrupter.call(call, rng.random() * 0.003 if left else 60.0)
             if interrupted:
+                left -= 1
                 case.tally("interrupts")
-                now = loader.state_dict()
-                if (now["sequence"], now["sweep"]) == (place, 0):
-                    # An iterator may be over after it raised; the loader says where to go on.
-                    fresh = fl.DataLoader(items.Augmented(n), **workers, **options)
-                    fresh.load_state_dict(now)
-                    loader, iterator = fresh, iter(fresh)
-                    continue
-                done = now["sequence"] if now["sweep"] == 0 else n
-                fresh = fl.DataLoader(items.Augmented(n), **workers, **options)
-                fresh.load_state_dict({**now, "sweep": 0, "sequence": place})
-                loader, iterator = fresh, iter(fresh)
-                while place < done:
-                    found = items.contents(next(iterator))
-                    place += len(found)
-                    got += found
-                continue
-            if batch is None:
-                break
-            got += items.contents(batch)
+                if loader.state_dict() != place:
+                    # The batch had been handed over, and the caller did not get it.
+                    loader, iterator = made(place)
+                elif anew:
+                    loader, iterator = made(loader.state_dict())
+            elif batch is None:
+                if loader.state_dict() == place and len(got) < n:
+                    # An iterator may be over after it raised: the loader still says where to go on.
+                    loader, iterator = made(place)
+                else:
+                    break
+            else:
+                got += items.contents(batch)
         case.compare(what, expected, got)
-
-
-_armed = False
-
-
-def _interrupt(signum: int, frame: Any) -> None:
-    if _armed:
-        raise KeyboardInterrupt
-
-
-def _interrupted(call: Callable[[], Any], seconds: float) -> tuple[Any, bool]:
-    """What a call returns, if it is not interrupted after so long."""
-    global _armed
-    try:
-        try:
-            _armed = True
-            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-            found = call()
-        finally:
-            _armed = False
-    except (KeyboardInterrupt, RuntimeError) as error:
-        # What Python's own Condition makes of an interrupt while it takes its lock again.
-        if isinstance(error, RuntimeError) and "un-acquired lock" not in str(error):
-            raise
-        return None, True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return found, False

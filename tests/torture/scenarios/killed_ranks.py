@@ -19,6 +19,7 @@ from feedline.train import Adam, MomentumSGD, Saving, Trainer, TrainingSession, 
 from feedline.train.session import Evaluation
 from tests.torture import data, training
 from tests.torture.case import Case
+from tests.torture.interruption import Interrupter
 from tests.torture.scenario import Scenario
 from tests.torture.victims import Ended, Instant, Victim
 
@@ -210,32 +211,15 @@ def push(rank: int, world: int, port: int, luck: float) -> list[float]:
     """Pushes to a store, and pulls, interrupted now and then while it waits for sums, and goes on."""
     _meet(rank, world, port)
     rng = random.Random(f"{luck}/{rank}")
-    armed = False
-
-    def interrupt(*_: Any) -> None:
-        if armed:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGALRM, interrupt)
+    interrupter = Interrupter()
     out = torch.empty(20)
     with fl.kvstore.create("dist_sync", timeout=TIMEOUT) as store:
         store.init("w", torch.zeros(20))
         store.set_optimizer("sgd", learning_rate=1.0)
         for _ in range(MANY):
             store.push("w", torch.ones(20))
-            while luck:
-                try:
-                    try:
-                        armed = True
-                        signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.003 + 1e-6)
-                        store.pull("w", out)
-                    finally:
-                        armed = False
-                    break
-                except KeyboardInterrupt:
-                    continue
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+            while luck and interrupter.call(lambda: store.pull("w", out), rng.random() * 0.003)[1]:
+                pass
             time.sleep(0.0 if luck else 0.01)
         store.barrier()
         store.pull("w", out)

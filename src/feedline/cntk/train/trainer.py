@@ -19,7 +19,7 @@ from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
-from feedline.errors import CompatError, StateError
+from feedline.errors import CompatError, StateError, shown
 from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.train.ranks import Ranks, checked_random_state, rank
@@ -305,7 +305,9 @@ class Trainer:
                 begin = checked_random_state(state["random"], rank())
                 trainer = state["trainer"]
             except (KeyError, TypeError, ValueError) as error:
-                raise StateError(f"expected a checkpoint of feedline.cntk in {path}, got another: {error!r}") from error
+                raise StateError(
+                    f"expected a checkpoint of feedline.cntk in {path}, got another: {shown(error, 200)}"
+                ) from error
             own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
             if state["version"] == _FIRST:
                 own, trainer = in_present_order(own, trainer, self._learners, self._roots())
@@ -342,7 +344,7 @@ def saved_samples(path: Path) -> int:
         try:
             return int(state["trainer"]["learners"][0]["samples"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise StateError(f"expected a trainer's state in {path}, got another: {error!r}") from error
+            raise StateError(f"expected a trainer's state in {path}, got another: {shown(error, 200)}") from error
 
 
 def check_whole(path: Path) -> None:

@@ -48,7 +48,7 @@ class ContentDigest:
         rows = max(1, BLOCK * len(array) // array.nbytes)
         for start in _block_starts(len(array), rows):
             # A copy, as the array may be mapped from a file that was cut: a DataError then.
-            self._hash.update(_native.copied(np.ascontiguousarray(array[start : start + rows])).tobytes())
+            self._hash.update(_native.copied(np.asarray(array[start : start + rows])).tobytes())
 
     def file(self, file: BinaryIO, size: int) -> None:
         """Add the size of a file and blocks from its head, middle and tail."""

@@ -244,8 +244,9 @@ def open_index(
             ):
                 return _build(text, path, options, file, progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
+        beside = _beside(path, options)
         if cache is True:
-            targets = [_beside(path, options), _in_folder(user_cache(), path, options)]
+            targets = [beside, _in_folder(user_cache(), path, options)]
         else:
             refuse_foreign(Path(cache))
             targets = [_in_folder(Path(cache), path, options)]
@@ -254,14 +255,14 @@ def open_index(
                 found = _stored(text, target, options)
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
-                if target.parent == path.parent:
+                if target is beside:
                     targets.remove(target)  # left alone: whoever wrote it would only build his anew in turn
                 continue
             if found is not None:
                 return found
         for target in targets:
             try:
-                if target.parent != path.parent:
+                if target is not beside:
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
                 # Whoever may write the text need not write its index: it is replaced, never changed.

@@ -49,15 +49,21 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     return sorted(found, key=lambda p: os.fsencode(p.as_posix()))
 
 
-def open_regular(path: PathLike, buffering: int = -1) -> BinaryIO:
+def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> BinaryIO:
     """As ``open(path, "rb", buffering)`` for a regular file; anything else is refused, and never waited for.
+
+    Args:
+        path: the file.
+        buffering: as of `open`.
+        links: follow a link; False: refuse it too.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
     # Looked at before it is opened, as opening some devices has consequences, and again, as it may be another by now.
-    _require_regular(os.stat(path), path)
-    file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    _require_regular(os.stat(path, follow_symlinks=links), path)
+    more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
     try:
         _require_regular(os.fstat(file.fileno()), path)
     except BaseException:
@@ -93,10 +99,15 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
 }
+
+
+def kind_of(mode: int) -> str:
+    """What a file that is no regular one is, by its mode."""
+    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
 def _require_regular(status: os.stat_result, path: PathLike) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"it is {kind}", os.fspath(path))
+        raise OSError(errno.EINVAL, f"it is {kind_of(status.st_mode)}", os.fspath(path))

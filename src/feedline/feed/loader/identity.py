@@ -5,7 +5,8 @@ of ranges, of lists and dictionaries of numbers, texts and arrays, and of Huggin
 fingerprint. Nothing is known of a class of the user's own: of that, the length is all there is to compare.
 
 A digest costs the same for any size: sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head, middle and
-tail; of dictionaries, the first 48 items. Replaced, sorted or re-encoded data is noticed; a value changed in place, far from the blocks, is not.
+tail; of dictionaries, the first 48 items. Replaced, sorted or re-encoded data is noticed; a value changed in place, far
+from the blocks, is not.
 """
 
 from __future__ import annotations

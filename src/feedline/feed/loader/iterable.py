@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import count, islice
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ from feedline.feed.loader.state import whole
 from feedline.feed.workers import Pool
 
 MOST_ITERATORS = 4  # of one loader that a worker keeps going
+
+_readings = count()
 
 
 class Said(NamedTuple):
@@ -108,11 +110,13 @@ class Turn(NamedTuple):
     """What a worker is asked for.
 
     Attributes:
+        reading: which reading of the dataset; after a state was loaded, a sweep is read anew.
         sweep: which sweep.
         number: of its batches in this sweep, which one.
         base: where it may begin, should it not be there.
     """
 
+    reading: int
     sweep: int
     number: int
     base: Stand
@@ -144,6 +148,7 @@ class IterableFetch:
         seed: of the loader.
         init: ``worker_init_fn``.
         place: "here", "process" or "thread": where it runs.
+        firsts: of earlier ones that ran here, see `_Reader`.
     """
 
     def __init__(
@@ -155,27 +160,29 @@ class IterableFetch:
         seed: int,
         init: Callable[[int], Any] | None,
         place: str,
+        firsts: dict[int, Any],
     ) -> None:
         self.dataset, self._collate, self._size, self._drop_last = dataset, collate, size, drop_last
-        self._seed, self._init, self._where = seed, init, place
+        self._seed, self._init, self._where, self._firsts = seed, init, place, firsts
         self._own: Any = None  # what belongs to a thread
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": None}
 
-    def _reader(self, sweep: int) -> _Reader:
+    def _reader(self, reading: int) -> _Reader:
         if self._own is None:
             self._own = threading.local()
         own = self._own
         if not hasattr(own, "readers"):
-            own.readers, own.dataset, own.worker, own.drawn = {}, self.dataset, None, None
+            own.readers, own.dataset, own.worker, own.drawn, own.firsts = {}, self.dataset, None, None, self._firsts
         readers: dict[int, _Reader] = own.readers
-        if sweep not in readers:
+        if reading not in readers:
             # Several iterators may be in use at once; none is told when it is not any more.
             while len(readers) >= MOST_ITERATORS:
                 readers.pop(min(readers))
-            readers[sweep] = _Reader(own.dataset, own.worker if self._init is None else None, self._seed, own.drawn)
-        return readers[sweep]
+            worker = own.worker if self._init is None else None
+            readers[reading] = _Reader(own.dataset, worker, self._seed, own.drawn, own.firsts)
+        return readers[reading]
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
@@ -186,13 +193,13 @@ class IterableFetch:
         if self._own is None:
             self._own = threading.local()
         own, process = self._own, self._where == "process"
-        own.readers, own.dataset, own.worker = {}, dataset, worker if process else None
+        own.readers, own.dataset, own.worker, own.firsts = {}, dataset, worker if process else None, {}
         own.drawn = Drawn() if process else None
 
     def run(self, turn: Turn) -> Piece:
         """See `Task.run`. An interrupted one may be asked for again."""
         began = time.perf_counter()
-        samples, said, ended = self._reader(turn.sweep).read(turn, self._size or 1, self._drop_last)
+        samples, said, ended = self._reader(turn.reading).read(turn, self._size or 1, self._drop_last)
         if not samples:
             return Piece(None, said)
         read = time.perf_counter()
@@ -208,15 +215,18 @@ class _Reader:
         worker: whose process this is; None: generators are another's to seed.
         seed: of the loader.
         drawn: follows the generators of this process; None: they are the loop's too.
+        firsts: what this dataset said before the sweeps that were begun last. One that keeps its place in itself has to
+            be put back for a sweep to be begun again.
     """
 
-    def __init__(self, dataset: Any, worker: int | None, seed: int, drawn: Drawn | None) -> None:
-        self._dataset, self._worker, self._seed, self._drawn = dataset, worker, seed, drawn
+    def __init__(
+        self, dataset: Any, worker: int | None, seed: int, drawn: Drawn | None, firsts: dict[int, Any]
+    ) -> None:
+        self._dataset, self._worker, self._seed, self._drawn, self._firsts = dataset, worker, seed, drawn, firsts
         self._at: tuple[int, int] | None = None  # sweep and number of the batch in `_samples`
         self._samples: list[Any] = []
         self._said: Said | None = None  # known when the batch is whole
         self._iterator: Any = None
-        self._first: Said | None = None  # of the dataset before the sweep
         self._ended = self._reading = False
 
     def read(self, turn: Turn, size: int, drop_last: bool) -> tuple[list[Any], Said, bool]:
@@ -259,12 +269,7 @@ class _Reader:
             if self._drawn is not None:
                 self._drawn.begin()
         if not base.batches and base.said.state is None:
-            # To begin a sweep anew, a dataset that keeps its place in itself has to be put back.
-            if self._first is None:
-                with contextlib.suppress(Exception):  # it may have no state yet
-                    self._first = Said(_state_of(self._dataset))
-            elif self._first.state is not None:
-                base = base._replace(said=self._first)
+            base = base._replace(said=Said(self._before(turn.sweep)))
         restored, iterator = self._restored(base.said)
         if iterator is old and old is not None:
             raise RuntimeError(
@@ -281,6 +286,19 @@ class _Reader:
         while skip > 0 and (passed := len(list(islice(iterator, min(skip, 1 << 10))))):  # Ctrl-C stays possible
             skip -= passed
         self._iterator, self._reading = iterator, False
+
+    def _before(self, sweep: int) -> Any:
+        """What the dataset said before a sweep that is begun again; None: the first time, or it said nothing."""
+        firsts = self._firsts
+        if sweep in firsts:
+            return firsts[sweep]
+        first = None
+        with contextlib.suppress(Exception):  # it may have no state before it is iterated
+            first = _state_of(self._dataset)
+        for old in sorted(firsts)[: len(firsts) - MOST_ITERATORS]:
+            del firsts[old]
+        firsts[sweep] = first
+        return None
 
     def _restored(self, said: Said) -> tuple[bool, Any]:
         """An iterator, and whether it stands where ``said`` was said.
@@ -367,6 +385,7 @@ class Turns:
         self._bases, self._each = stands, list(stands)
         self._asked = [stand.batches for stand in stands]
         self._delivered = sum(self._asked)
+        self._reading = next(_readings)
         self._came: tuple[int, Piece] | None = None
         if any(stand.batches and stand.said.state is None and not stand.ended for stand in stands):
             _warn_of_replay(fetch.dataset, "to resume", 6)
@@ -407,7 +426,7 @@ class Turns:
             number = self._asked[0]
             base = self._each[0] if self._each[0].batches == number else self._bases[0]
             try:
-                piece = self._fetch.run(Turn(self._sweep, number, base))
+                piece = self._fetch.run(Turn(self._reading, self._sweep, number, base))
             except Exception:
                 self._asked[0] = number + 1
                 raise
@@ -434,7 +453,8 @@ class Turns:
             for worker, waiting in enumerate(self._waiting):
                 if len(waiting) < self._depth and not each[worker].ended:
                     number = self._asked[worker]
-                    ticket = self._pool.submit(Turn(self._sweep, number, self._bases[worker]), worker)
+                    turn = Turn(self._reading, self._sweep, number, self._bases[worker])
+                    ticket = self._pool.submit(turn, worker)
                     self._asked[worker] = number + 1
                     waiting.append(ticket)
 

@@ -185,6 +185,7 @@ class DataLoader:
         self._pool: Pool | None = None
         self._seeding: Seeding | None = None
         self._stats = LoaderStats()
+        self._firsts: dict[int, Any] = {}  # of an iterable dataset that is read here, see `iterable`
         self._entering = os.getpid(), threading.RLock()
         self._told_length: int | None = None
         self._digest: tuple[int, str | None] | None = None  # for a length of the dataset, what identifies it
@@ -274,8 +275,7 @@ class DataLoader:
                     resume = None if memo is None else place._replace(memo=memo)
                 before = resume, self._progress, self._next_sweep
                 self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
-                iterator = LoaderIterator(self, self._supply(place, share, progress), progress, share)
-            return iterator
+                return LoaderIterator(self, self._supply(place, share, progress), progress, share)
         except BaseException:  # what fails, or is interrupted, can be tried again
             if before is not None and self._progress is progress:
                 self._resume, self._progress, self._next_sweep = before
@@ -337,7 +337,8 @@ class DataLoader:
         def fetch() -> IterableFetch:
             collate = collating.known(self.collate_fn) or self.collate_fn
             size = self.batch_size
-            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind)
+            init, firsts = self.worker_init_fn, self._firsts
+            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, init, kind, firsts)
 
         if kind == "here":
             return Turns(fetch(), None, place.sweep, turn, stands, 1, True)

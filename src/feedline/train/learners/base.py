@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Protocol
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
-from feedline.runs.fields import amount, real, whole
+from feedline.runs.fields import amount, whole
 from feedline.train.schedules import Schedule, Values
 
 try:
@@ -515,7 +515,7 @@ class Learner(ABC):
         if found != wanted:
             raise StateError("expected other numbers in the state", saved=found, current=wanted)
         try:
-            numbers = {kind: [real(number, kind) for number in own[kind]] for kind in self.numbers}
+            numbers = {kind: [amount(number, kind) for number in own[kind]] for kind in self.numbers}
             if not all(type(begun) is bool for begun in own["begun"]):
                 raise ValueError(f"begun: expected true or false, got {shown(own['begun'], 80)}")
         except (TypeError, ValueError) as error:

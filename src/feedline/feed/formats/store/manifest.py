@@ -134,8 +134,7 @@ class Manifest:
             if size > _LARGEST:
                 raise DataError(f"expected a manifest of at most {_LARGEST} bytes, got {size}", path=str(path))
             try:
-                with open(descriptor, "rb", closefd=False) as file:
-                    text = file.read()
+                text = os.pread(descriptor, size, 0)
             except OSError as error:
                 raise DataError(f"expected a readable manifest: {error.strerror}", path=str(path)) from error
         manifest = _Parser(str(path)).manifest(text)

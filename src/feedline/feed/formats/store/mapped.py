@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.formats.files import kind_of, open_regular
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
@@ -38,24 +39,19 @@ def open_inside(path: Path) -> Iterator[int]:
         DataError: it is something else, or cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = open_regular(path, 0, links=False)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise no_file(path, stat.S_IFLNK) from error
         # One descriptor stays open for each map: Python needs it to ask for the size.
         hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
+        if path.is_symlink():
+            raise no_file(path, stat.S_IFLNK) from error
         raise DataError(
             f"expected a readable file: {error.strerror}",
             path=str(path),
             hint=hint if error.errno == errno.EMFILE else None,
         ) from error
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise no_file(path, mode)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with file:
+        yield file.fileno()
 
 
 def no_file(path: Path, mode: int) -> DataError:
@@ -66,8 +62,7 @@ def no_file(path: Path, mode: int) -> DataError:
             path=str(path),
             hint="a store reads nothing outside its folder; put the file itself there",
         )
-    kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
-    return DataError(f"expected a regular file, got {kind}", path=str(path))
+    return DataError(f"expected a readable file: it is {kind_of(mode)}", path=str(path))
 
 
 def check_size(path: Path, size: int) -> None:
