@@ -281,15 +281,11 @@ class _Entry:
         self.counted = self.dropped = False
 
 
-<<<<<<< HEAD
-class BufferedReader(Reader):
-=======
 def _failed(future: Future[Chunk]) -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-class BufferedReader:
->>>>>>> main
+class BufferedReader(Reader):
     """Chunks that are read and decoded into private memory; see the module.
 
     Args:
