@@ -152,6 +152,7 @@ class FetchingReader(Reader):
             self._chunk_of = np.arange(len(self._table), dtype=np.int64)
             self._first = np.zeros(len(self._table), np.int64)
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
+        self._unknown = len(self._mapped)  # chunks without one
         self._fetcher: _native.Fetcher | None = None
         self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
         self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
@@ -270,6 +271,7 @@ class FetchingReader(Reader):
         self._drop(list(self._units))
         self._chunks.keep(set())
         self._mapped[:] = -1
+        self._unknown = len(self._mapped)
         self._files.clear()
         self._fetcher = self._sample = None
 
@@ -320,6 +322,7 @@ class FetchingReader(Reader):
                 began = time.perf_counter()
                 views = self._sample = self._corpus.read(chunk)
                 self._mapped[chunk] = self._chunks.add(views)
+                self._unknown -= 1
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             slots = self._mapped[chunks]
@@ -331,18 +334,24 @@ class FetchingReader(Reader):
             return entries
         return self._chunk_of[entries]
 
-    def _in_their_files(self, segment: Segment) -> None:
-        """Set ``slots`` and ``taken`` of the segment to the views of its chunks."""
-        if segment.held is self._in_file:
-            return
-        entries = segment.plan.chunks[segment.place]
+    def _from_files(self, part: Part) -> tuple[Slots, Ints]:
+        """Where the sequences of ``part`` are in the views of their chunks."""
+        segment, a, b = part
+        if segment.held is not self._in_file:
+            if self._unknown:
+                # Chunk by chunk as they are needed: those of a segment may be all of a large store.
+                return self._views(segment, slice(a, b))
+            segment.slots, segment.taken = self._views(segment, slice(None))
+            segment.held = self._in_file
+        assert segment.slots is not None
+        assert segment.taken is not None
+        return segment.slots[a:b], segment.taken[a:b]
+
+    def _views(self, segment: Segment, which: slice) -> tuple[Slots, Ints]:
+        entries = segment.plan.chunks[segment.place[which]]
         chunks = self._chunks_of(segment.plan, entries)
-        segment.slots = self._slots_of(chunks)
-        if chunks is entries:
-            segment.taken = segment.index
-        else:
-            segment.taken = segment.index + self._first[entries]
-        segment.held = self._in_file
+        index = segment.index[which]
+        return self._slots_of(chunks), index if chunks is entries else index + self._first[entries]
 
     def _kept(self) -> list[int]:
         """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again.
@@ -448,16 +457,15 @@ class FetchingReader(Reader):
     # ---- windows, and the whole -------------------------------------------------------------------
 
     def _take_of_window(self, part: Part) -> tuple[Slots, Ints]:
-        segment, a, b = part
         if self._whole:
-            self._in_their_files(segment)
-        else:
-            plan = segment.plan
-            held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
-            if segment.held is not held:
-                segment.slots = held.slots[segment.place]
-                segment.taken = segment.index + held.base[segment.place]
-                segment.held = held
+            return self._from_files(part)
+        segment, a, b = part
+        plan = segment.plan
+        held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
+        if segment.held is not held:
+            segment.slots = held.slots[segment.place]
+            segment.taken = segment.index + held.base[segment.place]
+            segment.held = held
         assert segment.slots is not None
         assert segment.taken is not None
         return segment.slots[a:b], segment.taken[a:b]
@@ -512,10 +520,7 @@ class FetchingReader(Reader):
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
         segment, a, b = part
         if not self._cold and not self._lacking_in_order(int(segment.ordinals[a]), int(segment.ordinals[b - 1])):
-            self._in_their_files(segment)
-            assert segment.slots is not None
-            assert segment.taken is not None
-            return segment.slots[a:b], segment.taken[a:b]
+            return self._from_files(part)
         units = self._units_of(part)
         needed = np.unique(units).tolist()
         self._begin(needed)
