@@ -14,6 +14,7 @@ QUESTIONS = (
     "minibatch_overhead",
     "restore",
     "memory",
+    "cold",
     "startup",
     "loader_peers",
     "loader_tiny",

@@ -76,6 +76,22 @@ def test_warm_up_rounds_do_not_count():
     assert run.rates("a") == pytest.approx([1.0, 1.0])
 
 
+def test_what_comes_before_a_turn_is_on_no_clock():
+    clocks = Clocks({"a": [1.0] * 3, "b": [2.0] * 3})
+
+    def before(name: str) -> None:
+        clocks.order.append(name.upper())
+        clocks.now[name] += 100.0
+
+    contenders = {name: clocks.contender(name, 6.0) for name in "ab"}
+    run = harness.race(contenders, 2, warm_up=1, tick=clocks.tick, before=before)
+    assert run.rates("a") == pytest.approx([6.0, 6.0])
+    assert run.rates("b") == pytest.approx([3.0, 3.0])
+    turns = [clocks.order[i : i + 2] for i in range(0, len(clocks.order), 2)]
+    assert len(turns) == 6
+    assert all(upper == name.upper() for upper, name in turns)
+
+
 @pytest.mark.parametrize("bad", [{"rounds": 0}, {"clock": "sundial"}, {"contenders": {}}])
 def test_impossible_races_are_refused(bad):
     arguments = {"contenders": {"a": lambda: 1.0}, "rounds": 1, "clock": "thread"} | bad
