@@ -15,6 +15,8 @@ QUESTIONS = (
     "restore",
     "memory",
     "cold",
+    "cold_peers",
+    "cold_formats",
     "startup",
     "loader_peers",
     "loader_tiny",

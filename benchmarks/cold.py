@@ -105,8 +105,13 @@ def feeding(store: Path, shuffle: bool | str | fl.Window, samples: int | None) -
 
     def feed() -> float:
         found = 0
-        limits = {"max_sweeps": 1} if samples is None else {"max_samples": samples}
-        with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1), **limits) as source:
+        with fl.MinibatchSource(
+            fl.StoreDeserializer(store),
+            shuffle=shuffle,
+            partition=(0, 1),
+            max_sweeps=1 if samples is None else None,
+            max_samples=samples,
+        ) as source:
             for minibatch in source.minibatches(SIZE):
                 found += len(minibatch["x"].rows) + 0 * len(minibatch["y"].rows)
         return found

@@ -49,11 +49,14 @@ def evict(*paths: Path, share: float = 1.0) -> None:
         with open(path, "rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, int(os.stat(path).st_size * share), os.POSIX_FADV_DONTNEED)
-    if share == 1.0 and (stays := resident(files(*paths))) > _STAYS:
-        raise RuntimeError(
-            f"expected {paths[0]} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory, or "
-            "mapped by another program? --data says where generated data goes"
-        )
+    if share < 1.0:
+        return
+    for path in paths:
+        if (stays := resident(files(path))) > _STAYS:
+            raise RuntimeError(
+                f"expected {path} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory, or "
+                "mapped by somebody? --data says where generated data goes"
+            )
 
 
 def fill(*paths: Path) -> None:
