@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import shutil
+import statistics
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data
-from benchmarks.harness import Contender, Race
+from benchmarks.harness import Answer, Contender, Race, Stage, race, spread
 from feedline.feed.disk import resident
 
 ROW = data.PIXELS * 4
@@ -51,10 +52,10 @@ def evict(*paths: Path, share: float = 1.0) -> None:
             os.posix_fadvise(opened.fileno(), 0, int(os.stat(path).st_size * share), os.POSIX_FADV_DONTNEED)
     if share < 1.0:
         return
-    for path in paths:
-        if (stays := resident(files(path))) > _STAYS:
+    for given in paths:
+        if (stays := resident(files(given))) > _STAYS:
             raise RuntimeError(
-                f"expected {path} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory, or "
+                f"expected {given} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory, or "
                 "mapped by somebody? --data says where generated data goes"
             )
 
@@ -149,3 +150,35 @@ def best(ran: Race, kind: str) -> tuple[str, list[float]] | None:
     rates = [ran.rates(name, "wall") for name in names]
     winner = max(names, key=lambda name: ran.rate(name, "wall"))
     return winner, [max(column) for column in zip(*rates, strict=True)]
+
+
+def coldly(
+    stage: Stage, question: str, unit: str, feed: Contender, *paths: Path, scale: float = 1.0, rounds: int = 5
+) -> Answer:
+    """A question's cold row: the wall-clock rate of a feed over files that were evicted, beside files in memory.
+
+    Args:
+        stage: of the run.
+        question: as printed, ", evicted" is added.
+        unit: of the answer.
+        feed: makes what it reads with afresh each turn.
+        paths: what it reads.
+        scale: from the contender's units to the answer's.
+        rounds: of each.
+    """
+    cold = race({question: feed}, stage.rounds(rounds), "process", 0, before=lambda _: evict(*paths))
+    fill(*paths)
+    warm = race({question: feed}, stage.rounds(rounds), "process")
+    rates, there = cold.rates(question, "wall"), warm.rates(question, "wall")
+    spent = statistics.median(1e6 * r.seconds / r.units for r in cold.rounds[question])
+    return Answer(
+        question=f"{question}, evicted",
+        unit=f"{unit} (wall)",
+        ours=statistics.median(rates) * scale,
+        peer="the same in the page cache",
+        peer_value=statistics.median(there) * scale,
+        ratio=statistics.median(rates) / statistics.median(there),
+        spread=spread(rates),
+        note=f"{spent / scale:.3g} us of processor time a unit; a fresh source in each round",
+        detail={"evicted": rates, "warm": there},
+    )
