@@ -55,7 +55,7 @@ def evict(*paths: Path, share: float = 1.0) -> None:
     for given in paths:
         if (stays := resident(files(given))) > _STAYS:
             raise RuntimeError(
-                f"expected {given} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory, or "
+                f"expected {given} to leave the page cache, but {stays:.0%} stays: is it on a file system in memory or "
                 "mapped by somebody? --data says where generated data goes"
             )
 
