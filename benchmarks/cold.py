@@ -49,7 +49,7 @@ SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Win
 NAMES = {"order": "in order", "windows": "in windows of 256 MiB", "whole": "in a whole shuffle"}
 TORCH = "torch over a memory map"
 #: A contender that a page fault a row holds up is stopped after so many seconds; its rate is known by then.
-PATIENCE = 20.0
+PATIENCE = 8.0
 
 
 def run(stage: Stage) -> list[Answer]:
@@ -154,7 +154,7 @@ def contend(stage: Stage, store: Path, flat: Path, bare: Any, rows: int, some: i
     contenders |= bare_random(bare, flat, rows, some)
     contenders[TORCH] = mapped_by_torch(flat, some // 4)
     contenders[TORCH]()  # torch is imported, and its first batch made, on no clock
-    return race(contenders, stage.rounds(5), "process", 0, before=lambda _: evict(store, flat))
+    return race(contenders, stage.rounds(3), "process", 0, before=lambda _: evict(store, flat))
 
 
 # ---- evicted -------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def half_there(stage: Stage, store: Path, name: str, some: int) -> Answer:
     """The second half of each file in the page cache."""
     feed = feeding(store, SHUFFLES[name], some if name == "whole" else None)
     rates, limits = [], []
-    for _ in range(stage.rounds(5)):
+    for _ in range(stage.rounds(3)):
         fill(store)
         there = timed(feed)
         evict(store)
@@ -256,7 +256,7 @@ def all_there(stage: Stage, store: Path, flat: Path, some: int) -> list[Answer]:
     contenders = {name: feeding(store, SHUFFLES[name], some if name == "whole" else None) for name in SHUFFLES}
     contenders[TORCH] = mapped_by_torch(flat, some)
     fill(store, flat)
-    ran = race(contenders, stage.rounds(5), "process")
+    ran = race(contenders, stage.rounds(3), "process")
     return [
         Answer(
             question=f"store in the page cache, {NAMES[name]}",
@@ -285,7 +285,7 @@ def restored(stage: Stage, store: Path, flat: Path, bare: Any, rows: int) -> lis
         needed = min(rows * ROW, WINDOW) if name == "windows" else SIZE * ROW
         limits = bare_random(bare, flat, rows, SIZE) if name == "whole" else needing(bare, flat, needed) if bare else {}
         ours, theirs = [], []
-        for _ in range(stage.rounds(9)):
+        for _ in range(stage.rounds(5)):
             place = int(rng.integers(rows))
             ours.append(first_minibatch(store, shuffle, place))
             took = []

@@ -30,14 +30,14 @@ def run(stage: Stage) -> list[Answer]:
     answers = []
     for kind in ("mnist", "floats", "one-hot"):
         text = data.TEXTS[kind]
-        path = data.ctf_file(stage, kind, stage.size(768 << 20, 4 << 20))
+        path = data.ctf_file(stage, kind, stage.size(384 << 20, 4 << 20))
 
         def open_text(path: Path = path, text: data.Text = text) -> fl.Deserializer:
             return fl.CTFDeserializer(path, text.streams)
 
         answers += evicted(stage, f"CTF, {text.name}", path, open_text, bare)
     for compression in ("none", "zstd"):
-        path = parquet_file(stage, stage.size(200_000, 10_000), compression)
+        path = parquet_file(stage, stage.size(150_000, 10_000), compression)
 
         def open_parquet(path: Path = path) -> fl.Deserializer:
             return fl.ParquetDeserializer(path)
@@ -56,9 +56,9 @@ def evicted(
     feed = feeding(opens, nbytes)
     feed()  # the index is made on no clock
     contenders = {"feedline": feed, **(peers or {}), **bare_sequential(bare, [str(path)], unit=1)}
-    ran = race(contenders, stage.rounds(5), "process", 0, before=lambda _: evict(path))
+    ran = race(contenders, stage.rounds(3), "process", 0, before=lambda _: evict(path))
     fill(path)
-    warm = race({"feedline": feed, **(peers or {})}, stage.rounds(5), "process")
+    warm = race({"feedline": feed, **(peers or {})}, stage.rounds(3), "process")
     for made in (path, *path.parent.glob(f"{path.name}.*.feedline-index")):
         made.unlink()
     ours, parsing = ran.rates("feedline", "wall"), warm.rates("feedline", "wall")

@@ -62,7 +62,7 @@ def run(stage: Stage) -> list[Answer]:
     for turn in contenders.values():
         if not isinstance(turn, Elsewhere):
             turn()  # imports, on no clock
-    cold = race(beside, stage.rounds(5), "process", 0, before=ready_and_evicted)
+    cold = race(beside, stage.rounds(3), "process", 0, before=ready_and_evicted)
     fill(*paths)
     warm = race(contenders, stage.rounds(3), "process", 0, before=ready)
     answers = table(cold, "evicted") + table(warm, "in the page cache")
