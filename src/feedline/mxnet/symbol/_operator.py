@@ -15,6 +15,7 @@ from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._parameters import Parameter
 
 Shape = tuple[int, ...]
+LONGEST = 1 << 63
 # Before names of operators that scripts find in `mxnet.symbol.contrib`.
 CONTRIB = "_contrib_"
 
@@ -46,6 +47,8 @@ class Site:
         self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
 
     def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
+        if any(not 0 <= length < LONGEST for length in new):
+            self.refuse(f"expected lengths from 0 at {where}, inferred shape={_shown(new)}")
         if old is None:
             return tuple(new)
         if len(old) != len(new) or any(a != b and a and b for a, b in zip(old, new, strict=True)):
