@@ -3,6 +3,7 @@
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
 #   make test             all tests; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
+#   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks beside their peers; table and benchmarks/results/
@@ -14,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test kill prove check bench sanitize fuzz wheel clean setup
+.PHONY: demo test kill torture prove check bench sanitize fuzz wheel clean setup
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
@@ -25,6 +26,7 @@ TESTS ?= tests
 # Two at a time: many tests wait for processes. A file's tests stay together, as they share what they started.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 FUZZ_SECONDS ?= 600
+MINUTES ?= 10
 # Everything prints without colour codes when nobody looks at a terminal.
 export PYTHONUNBUFFERED := 1
 
@@ -48,6 +50,10 @@ test: setup
 
 kill: setup
 	FEEDLINE_KILLS=20 $(BIN)/python -m pytest tests/train/test_session.py::test_killed_anywhere_it_ends_the_same --timeout 900
+
+torture: setup
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) \
+	    $(if $(ONLY),--only $(ONLY))
 
 prove: setup
 	FEEDLINE_PROVE=1 $(BIN)/python -m pytest tests/feed/loader

@@ -74,6 +74,7 @@ def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
         [stream.size for stream in streams.values()],
         [stream.sparse for stream in streams.values()],
         [False] * len(streams),
+        fill=False,
         memory_limit=1 << 32,
     )
     buffer = data.padded(block, PAD)

@@ -1,7 +1,7 @@
 """How much private memory does reading a corpus take that is larger than the window?
 
-Limit: the decoded bytes of a shuffle window, plus the read-ahead budget, plus 150 MB. Unit: MB of private memory
-(anonymous and shared pages, `RssAnon` + `RssShmem`) of a fresh process at its peak, interpreter and libraries
+Limit: the decoded bytes of two shuffle windows (at least 64 MiB for the second), plus 150 MB. Unit: MB of private
+memory (anonymous and shared pages, `RssAnon` + `RssShmem`) of a fresh process at its peak, interpreter and libraries
 included; pages of mapped files, which the kernel takes back at will, are given apart. Measured: 4 GB of CTF text
 (one-hot sequences, the most index entries a byte) and a 4 GB store, read shuffled for 20 s, looked at every 20 ms.
 Also: bytes of index a sequence, on disk and mapped.
@@ -127,11 +127,11 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
         from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
 
         window = min(DEFAULT_WINDOW_BYTES, sum(info.bytes for info in infos)) * decoded
-    from feedline.feed.source import DEFAULT_READ_AHEAD
+    from feedline.feed.prefetch import LEAST_AHEAD
 
     return {
         "start": start,
-        "limit": window + DEFAULT_READ_AHEAD + SLACK,
+        "limit": window + max(window, LEAST_AHEAD) + SLACK,
         "held": source.stats().peak_bytes,
         "samples": samples,
         "sequences": source.num_sequences,

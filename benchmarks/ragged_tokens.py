@@ -82,7 +82,7 @@ def slices(picks: list[NDArray[np.int64]], count: int) -> Any:
 
 def gathering(value: fl.Value, turn: Any) -> Contender:
     """The gather kernel, packed rows and offsets."""
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(value.rows, value.offsets)])  # type: ignore[attr-defined]
 
     def gather() -> float:
@@ -96,7 +96,7 @@ def gathering(value: fl.Value, turn: Any) -> Contender:
 
 def padding(value: fl.Value, turn: Any) -> Contender:
     """The gather kernel, then the pad kernel: padded rows and mask."""
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(value.rows, value.offsets)])  # type: ignore[attr-defined]
     fill = np.zeros((), np.int32)
 

@@ -1,6 +1,6 @@
 """Two workers train one LSTM without waiting for each other: `dist_async` on Ray, two servers, Adam in the servers.
 
-    pip install 'feedline[async]'
+    pip install '.[async]'    (in a clone)
     python examples/async_lstm.py
 
 This process starts a Ray of its own on loopback, and two workers: the same file again with `--worker`. Each computes

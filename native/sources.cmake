@@ -2,12 +2,18 @@
 set(FEEDLINE_CORE_SOURCES
   native/src/cpu.cpp
   native/src/background.cpp
+  native/src/guard.cpp
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/gather.cpp
+  native/src/fetch.cpp
+  native/src/fetch_ring.cpp
+  native/src/stage.cpp
   native/src/crc32c.cpp
   native/src/merge.cpp
   native/src/quantize.cpp
+  native/src/parquet.cpp
+  native/src/shared_memory.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
 set(FEEDLINE_SSE41_SOURCES
@@ -15,18 +21,26 @@ set(FEEDLINE_SSE41_SOURCES
   native/src/ctf_parse_sse41.cpp)
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
+  native/src/gather_avx2.cpp
   native/src/ctf_index_avx2.cpp)
 set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
   native/bindings/order.cpp
+  native/bindings/fetch.cpp
   native/bindings/gather.cpp
   native/bindings/crc32c.cpp
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/quantize.cpp
+  native/bindings/parquet.cpp
+  native/bindings/shared_memory.cpp
   native/bindings/ctf.cpp)
 set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/fuzz_ctf.cpp
   native/tests/test_background.cpp
+  native/tests/test_fetch.cpp
+  native/tests/test_guard.cpp
   native/tests/test_kernels.cpp
+  native/tests/test_parquet.cpp
+  native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp)

@@ -43,7 +43,7 @@ def compare(where: str, nodes: list[ast.stmt], owner: object) -> list[str]:
     actual = {n for n in vars(owner) if not n.startswith("_")}
     wrong += [f"{where}{name}: in the module, not in the stub" for name in sorted(actual - declared.keys())]
     for name, node in declared.items():
-        if name == "__init__":
+        if name in ("__init__", "__buffer__"):  # buffers are an attribute from Python 3.12 on only
             continue
         if not hasattr(owner, name):
             wrong.append(f"{where}{name}: in the stub, not in the module")

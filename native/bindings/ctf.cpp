@@ -79,7 +79,7 @@ nb::object error(const feedline::CtfIndexer& self) {
 
 feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::vector<std::int64_t>& dims,
                                 const std::vector<bool>& sparse, const std::vector<bool>& float64,
-                                int size_stream, bool lenient, std::uint64_t memory_limit) {
+                                int size_stream, bool lenient, bool fill, std::uint64_t memory_limit) {
     const std::size_t n = names.size();
     if (n == 0 || n > std::numeric_limits<std::int16_t>::max()) throw nb::value_error("1 to 32767 fields");
     if (dims.size() != n || sparse.size() != n || float64.size() != n)
@@ -98,7 +98,7 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
             throw nb::value_error("a dimension must be between 1 and 2**31 - 1");
         fields.push_back({std::move(name), dims[i], sparse[i], float64[i]});
     }
-    return feedline::CtfParser(std::move(fields), size_stream, lenient, memory_limit);
+    return feedline::CtfParser(std::move(fields), size_stream, lenient, fill, memory_limit);
 }
 
 nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
@@ -171,6 +171,7 @@ nb::dict error_codes() {
         {"too_many_samples", CtfError::too_many_samples},
         {"too_few_samples", CtfError::too_few_samples},
         {"size_mismatch", CtfError::size_mismatch},
+        {"too_few_values", CtfError::too_few_values},
         {"memory_limit", CtfError::memory_limit},
         {"errors_exhausted", CtfError::errors_exhausted},
     };
@@ -200,7 +201,7 @@ void bind_ctf(nb::module_& m) {
         m, "CtfParser",
         "Parses the sequences of a chunk of CTF text into columns. Immutable, for any number of threads.")
         .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
-             "lenient"_a = false, nb::kw_only(), "memory_limit"_a)
+             "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_limit"_a)
         .def("parse", &parse, "text"_a, "start"_a, "begin"_a, "size"_a, "samples"_a, "base"_a,
              "allowed_errors"_a = -1,
              "(streams, valid, errors, errors_left): per field (rows (N, dim), offsets) or (indptr, indices, "

@@ -1,12 +1,21 @@
 #include "feedline/gather.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <nanobind/stl/string.h>
+#include <numeric>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "arrays.h"
+#include "faults.h"
 #include "feedline/background.h"
+#include "feedline/guard.h"
+#include "feedline/stage.h"
+#include "fetch.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -20,28 +29,41 @@ static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 // What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
 static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
-// How long to wait for the background thread before looking for Ctrl-C.
-static constexpr std::chrono::milliseconds kSignalPeriod{50};
 static constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
+// Sequences whose entries are looked at together once they are copied, while the caches have them.
+static constexpr std::size_t kLookAt = 512;
+static constexpr std::int64_t kDense = -1;  // in the place of a number of classes
 
 // ---- what a stream is and which chunks are held ---------------------------------------------------------
 
 namespace {
 
 struct Stream {
+    std::int64_t classes = kDense;
     bool sparse = false;
+    bool bools = false;          // whose bytes are looked at
     bool ever_ragged = false;
+    bool ever_strided = false;
     bool known = false;          // the first chunk fixes the fields below
     nb::object dtype;            // of rows, or of values
     nb::object row_shape;        // tuple; empty for a sparse stream
     std::size_t item_bytes = 0;  // of a row, or of a value
 };
 
+// The seals of the files that some chunks are mapped from; mostly one, and the same for many chunks.
+struct Seals {
+    std::vector<Seal> seals;
+    std::size_t slots = 0;  // that have these; with none, the place is free
+};
+
 // Everything a gather needs, immutable while one is running.
 struct Table {
-    explicit Table(const std::vector<bool>& sparse_streams)
-        : streams(sparse_streams.size()), dense(sparse_streams.size()), sparse(sparse_streams.size()) {
-        for (std::size_t s = 0; s < streams.size(); ++s) streams[s].sparse = sparse_streams[s];
+    explicit Table(const std::vector<std::int64_t>& classes)
+        : streams(classes.size()), dense(classes.size()), sparse(classes.size()) {
+        for (std::size_t s = 0; s < streams.size(); ++s) {
+            streams[s].classes = classes[s];
+            streams[s].sparse = classes[s] != kDense;
+        }
     }
 
     std::vector<Stream> streams;
@@ -50,11 +72,44 @@ struct Table {
     std::vector<std::vector<DenseSource>> dense;    // by stream, by slot; empty for a sparse stream
     std::vector<std::vector<SparseSource>> sparse;  // the other way round
     std::vector<std::vector<nb::object>> owners;    // by slot: the arrays that the sources point into
+    std::vector<std::uint32_t> sealed_by;           // by slot: a place in the next
+    std::vector<Seals> seals{Seals{}};              // the first is none at all
+
+    // The place of `wanted` in `seals`, for one more slot.
+    std::uint32_t place_of(const std::vector<Seal>& wanted) {
+        const auto same = [&](const Seals& held) {
+            return std::equal(held.seals.begin(), held.seals.end(), wanted.begin(), wanted.end(),
+                              [](const Seal& a, const Seal& b) { return a.bytes == b.bytes && a.expected == b.expected; });
+        };
+        auto at = seals.begin();
+        if (!wanted.empty()) {
+            at = std::find_if(at + 1, seals.end(), [&](const Seals& held) { return held.slots != 0 && same(held); });
+            if (at == seals.end())
+                at = std::find_if(seals.begin() + 1, seals.end(), [](const Seals& held) { return held.slots == 0; });
+            if (at == seals.end()) at = seals.emplace(at);
+            at->seals = wanted;
+        }
+        ++at->slots;
+        return static_cast<std::uint32_t>(at - seals.begin());
+    }
+};
+
+// What is wrong with what was copied, the first of each; filled by any number of threads.
+struct Outcome {
+    std::atomic<const void*> unreadable{nullptr};  // an address
+    std::atomic<const void*> changed{nullptr};     // bounds that fall now, and did not when their chunk came
+    std::atomic<const void*> broken{nullptr};      // a seal
+    std::atomic<bool> bad{false};                  // indices out of range, or bools that are none
+
+    bool good() const { return !unreadable.load() && !changed.load() && !broken.load() && !bad.load(); }
 };
 
 // One output being made: planned, allocated, then filled without the GIL.
 struct Job {
     bool is_sparse;
+    bool bools;
+    std::uint32_t classes;
+    bool is_strided = false;  // some chunk's rows are views
     std::size_t item_bytes;
     const DenseSource* dense = nullptr;
     const SparseSource* sparse = nullptr;
@@ -65,13 +120,43 @@ struct Job {
     std::int64_t* indptr = nullptr;
     std::int32_t* indices = nullptr;
 
-    void copy(const Picks& picks, std::size_t begin, std::size_t end) const {
-        if (is_sparse)
-            copy_sparse(runs.get(), item_bytes, indptr, indices, rows, begin, end);
-        else if (offsets != nullptr)
+    // Fills the places [begin, end), and tells what is wrong with them. Reads mapped files: runs under `guarded`.
+    void copy(const Picks& picks, std::size_t begin, std::size_t end, Outcome& outcome) const {
+        if (is_sparse) {
+            for (std::size_t at = begin; at < end; at += kLookAt) {
+                const std::size_t stop = std::min(at + kLookAt, end);
+                copy_sparse(runs.get(), item_bytes, indptr, indices, rows, at, stop);
+                if (!rise(at, stop)) {
+                    std::size_t changed = at;
+                    while (changed + 1 < stop && rise(changed, changed + 1)) ++changed;
+                    outcome.changed = runs[changed].indptr;
+                }
+                const auto from_value = static_cast<std::size_t>(runs[at].out_value);
+                const auto to_value = static_cast<std::size_t>(runs[stop].out_value);
+                if (first_bad_index(indices, from_value, to_value, classes) < to_value) outcome.bad = true;
+            }
+        } else if (offsets != nullptr) {
             copy_ragged(from.get(), offsets, item_bytes, rows, begin, end);
-        else
-            copy_rows(picks, dense, item_bytes, rows, begin, end);
+            if (bools) look(static_cast<std::size_t>(offsets[begin]), static_cast<std::size_t>(offsets[end]), outcome);
+        } else {
+            if (is_strided)
+                copy_strided_rows(picks, dense, item_bytes, rows, begin, end);
+            else
+                copy_rows(picks, dense, item_bytes, rows, begin, end);
+            if (bools) look(begin, end, outcome);
+        }
+    }
+
+    // Whether the bounds of rows that were copied for the places [begin, end) are as they were planned.
+    bool rise(std::size_t begin, std::size_t end) const {
+        const SparseRun &first = runs[begin], &last = runs[end];
+        return rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row),
+                     first.out_value, last.out_value);
+    }
+
+    // Of rows of bools.
+    void look(std::size_t begin, std::size_t end, Outcome& outcome) const {
+        if (first_bad_bool(rows, begin * item_bytes, end * item_bytes) < end * item_bytes) outcome.bad = true;
     }
 };
 
@@ -82,6 +167,27 @@ struct Prepared {
     std::vector<Job> jobs;
     std::size_t bytes = 0;
 };
+
+// Places [begin, end) of all jobs.
+static void run_part(const std::vector<Job>& jobs, const Table& table, const Picks& picks, std::size_t begin,
+                     std::size_t end, Outcome& outcome) {
+    if (outcome.unreadable.load(std::memory_order_relaxed) != nullptr) return;
+    const void* fault = guarded([&] {
+        for (const Job& job : jobs) job.copy(picks, begin, end, outcome);
+        if (table.seals.size() == 1) return;
+        // Last: what was cut before it was copied is cut by now. Neighbours mostly share a file.
+        std::uint32_t before = 0;
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::uint32_t place = table.sealed_by[picks.slots == nullptr ? 0 : picks.slots[i]];
+            if (place == before) continue;
+            before = place;
+            const std::vector<Seal>& seals = table.seals[place].seals;
+            if (const std::byte* broken = first_broken(seals.data(), seals.size())) outcome.broken = broken;
+        }
+    });
+    if (fault != nullptr) outcome.unreadable = fault;
+}
+
 
 // The arguments of a gather, looked at while the GIL is held.
 struct PickArrays {
@@ -112,10 +218,12 @@ struct Work {
     std::vector<std::int64_t> index;
     Picks picks;
     std::vector<Job> jobs;
+    Outcome outcome;
 };
 
 // A gather that the background thread fills. The arrays and the chunks belong to this object and are let go
-// with the GIL held; the thread is given addresses only, and is done with them before this object goes.
+// with the GIL held; the thread is given addresses only, and is done with them before this object goes. Both hold the
+// work, which is plain memory.
 class Copy {
 public:
     Copy(Prepared prepared, std::shared_ptr<Work> work);
@@ -129,23 +237,58 @@ public:
 private:
     nb::list result_;
     std::shared_ptr<const Table> table_;
+    std::shared_ptr<Work> work_;
     std::shared_ptr<Task> task_;
+};
+
+// Runs of sequences that are brought into memory, as far as they are not there. The fetcher's threads are given
+// addresses only, and are done with them before this object goes.
+class Staged {
+public:
+    // base: the slots that `work` has its sources from, and nothing else; slots: of each run, in base.
+    Staged(std::shared_ptr<const Table> base, std::vector<std::uint32_t> slots, nb::object fetcher,
+           std::shared_ptr<StageWork> work);
+    ~Staged() { disk().cancel(*work_); }
+    Staged(const Staged&) = delete;
+    Staged& operator=(const Staged&) = delete;
+
+    bool done() const { return work_->done(); }
+    nb::list faults();
+    nb::list gather(nb::handle which);
+    nb::tuple found();
+    std::uint64_t memory();
+    void forget();
+    // One slot a run, once it is known; waits for that.
+    const Table& outcome();
+
+private:
+    Disk& disk() const { return *nb::inst_ptr<Disk>(fetcher_); }
+
+    std::shared_ptr<const Table> base_;
+    std::vector<std::uint32_t> slots_;
+    nb::object fetcher_;
+    std::shared_ptr<StageWork> work_;
+    std::shared_ptr<const Table> outcome_;
 };
 
 class Gatherer {
 public:
-    explicit Gatherer(const std::vector<bool>& sparse)
-        : sparse_(sparse), table_(std::make_shared<Table>(sparse)) {
-        if (sparse.empty()) throw nb::value_error("expected at least one stream, got an empty list");
+    Gatherer(const std::vector<std::int64_t>& classes, bool bools)
+        : classes_(classes), bools_(bools), table_(std::make_shared<Table>(classes)) {
+        if (classes.empty()) throw nb::value_error("expected at least one stream, got an empty list");
     }
 
-    void add(std::int64_t slot, nb::sequence values);
+    void add(std::int64_t slot, nb::sequence values, nb::sequence seals);
     void remove(std::int64_t slot);
     void clear();
     nb::list slots() const;
     std::int64_t sequences(std::int64_t slot) const;
     nb::list gather(nb::handle slots, nb::handle index, std::int64_t threads);
     Copy* start(nb::handle slots, nb::handle index);
+    Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep);
+    std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, std::int64_t most,
+                        std::int64_t pages);
+    void adopt(std::int64_t slot, nb::handle staged, std::int64_t pick);
 
     int traverse(visitproc visit, void* arg) {
         // A table that a gather or a copy under way holds too is not this object's alone to give up.
@@ -166,6 +309,7 @@ private:
         if (table_.use_count() > 1) table_ = std::make_shared<Table>(*table_);
         return *table_;
     }
+    Table& with_room(std::int64_t slot);
     bool holds(std::int64_t slot) const {
         return slot >= 0 && static_cast<std::size_t>(slot) < table_->held.size() && table_->held[slot];
     }
@@ -174,9 +318,10 @@ private:
             raise<nb::index_error>("slot " + number(slot) + " holds no chunk; held: " + text(slots()));
     }
 
-    Prepared prepare(const Picks& picks) const;
+    bool is_sparse(std::size_t stream) const { return classes_[stream] != kDense; }
 
-    std::vector<bool> sparse_;
+    const std::vector<std::int64_t> classes_;
+    const bool bools_;
     std::shared_ptr<Table> table_;
 };
 
@@ -189,6 +334,8 @@ struct Arrival {
     nb::object dtype, row_shape;
     std::size_t item_bytes = 0;
     std::int64_t sequences = 0;
+    bool is_bool = false;
+    nb::capsule layout;  // owner of dense.layout, if there is one
 };
 
 }  // namespace
@@ -196,23 +343,31 @@ struct Arrival {
 // Checks one boundary array ("offsets", "indptr"): from 0, never falling, to `end`.
 static void check_bounds(const std::string& where, const char* name, const Ints& bounds, std::int64_t end,
                          const char* unit) {
-    const std::string what = where + ": expected `" + name + "` to ";
+    const std::string what = (where.empty() ? "" : where + ": ") + "expected `" + name + "` to ";
     if (bounds.size() == 0) raise<nb::value_error>(what + "have at least one entry, got none");
     const std::int64_t* data = bounds.int64();
     const std::size_t n = bounds.size() - 1;
-    std::ptrdiff_t fault;
+    std::ptrdiff_t fault = -1;
+    std::int64_t found = 0, next = 0;
+    const void* unreadable;
     {
         nb::gil_scoped_release released;
-        fault = first_fault(data, n, end);
+        unreadable = guarded([&] {
+            fault = first_fault(data, n, end);
+            if (fault < 0) return;
+            found = data[fault];
+            if (static_cast<std::size_t>(fault) < n) next = data[fault + 1];
+        });
     }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
     if (fault < 0) return;
     const auto at = static_cast<std::size_t>(fault);
-    if (at == 0 && data[0] != 0) raise<nb::value_error>(what + "start at 0, got " + number(data[0]));
+    if (at == 0 && found != 0) raise<nb::value_error>(what + "start at 0, got " + number(found));
     if (at == n)
         raise<nb::value_error>(what + "end at the number of " + unit + ", " + number(end) + ", got " +
-                               number(data[n]));
-    raise<nb::value_error>(what + "never fall, got " + number(data[at]) + " then " + number(data[at + 1]) +
-                           " at entries " + number(fault) + " and " + number(fault + 1));
+                               number(found));
+    raise<nb::value_error>(what + "never fall, got " + number(found) + " then " + number(next) + " at entries " +
+                           number(fault) + " and " + number(fault + 1));
 }
 
 static nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array) {
@@ -228,12 +383,29 @@ static nb::object checked_ndarray(const std::string& where, const char* name, nb
     return nb::borrow(array);
 }
 
+// Of rows with strides, in a capsule that owns it.
+static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
+    const nb::tuple lengths(rows.attr("shape")), strides(rows.attr("strides"));
+    std::vector<std::size_t> shape;
+    std::vector<std::ptrdiff_t> steps;
+    for (std::size_t axis = 0; axis < lengths.size(); ++axis) {
+        shape.push_back(nb::cast<std::size_t>(lengths[axis]));
+        steps.push_back(nb::cast<std::ptrdiff_t>(strides[axis]));
+    }
+    auto* layout = new RowLayout(RowLayout::of(shape.data(), steps.data(), shape.size(), item_bytes));
+    return nb::capsule(layout, [](void* p) noexcept { delete static_cast<RowLayout*>(p); });
+}
+
 static Arrival examine_dense(const std::string& where, nb::tuple value) {
     if (value.size() != 2)
         raise<nb::value_error>(where + ": expected (rows, offsets) for a dense stream, got a tuple of " +
                                number(value.size()));
     Arrival arrival;
-    const nb::object rows = checked_ndarray(where, "rows", value[0]);
+    // Views are copied from where they lie, but for sequences of several rows, which are copied in one go.
+    const bool strided = value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) &&
+                         !nb::cast<bool>(value[0].attr("flags")["C_CONTIGUOUS"]) &&
+                         !nb::cast<bool>(value[0].attr("dtype").attr("hasobject"));
+    const nb::object rows = strided ? nb::borrow(value[0]) : checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
     if (shape.size() == 0)
         raise<nb::value_error>(where + ": expected `rows` to have at least one axis, got " + describe(rows));
@@ -243,7 +415,15 @@ static Arrival examine_dense(const std::string& where, nb::tuple value) {
     arrival.item_bytes = nb::cast<std::size_t>(arrival.dtype.attr("itemsize"));
     for (std::size_t axis = 1; axis < shape.size(); ++axis)
         arrival.item_bytes *= nb::cast<std::size_t>(shape[axis]);
-    arrival.dense.rows = memory(rows);
+    if (strided) {
+        arrival.layout = layout_of(rows, nb::cast<std::size_t>(arrival.dtype.attr("itemsize")));
+        arrival.dense.layout = static_cast<const RowLayout*>(arrival.layout.data());
+        const nb::object place = rows.attr("__array_interface__")["data"];
+        arrival.dense.rows = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(place[nb::int_(0)]));
+    } else {
+        arrival.dense.rows = memory(rows);
+    }
+    arrival.is_bool = text(arrival.dtype.attr("kind")) == "b";
     arrival.sequences = arrival.dense.num_rows;
     if (!value[1].is_none()) {
         const Ints offsets(value[1], "offsets", {Ints::kInt64}, where);
@@ -291,29 +471,68 @@ static Arrival examine_sparse(const std::string& where, nb::tuple value) {
     return arrival;
 }
 
-void Gatherer::add(std::int64_t slot, nb::sequence values) {
+// The table for writing, with a place for `slot`.
+Table& Gatherer::with_room(std::int64_t slot) {
+    Table& table = writable();
+    const auto size = static_cast<std::size_t>(slot) + 1;
+    if (size <= table.held.size()) return table;
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
+        if (is_sparse(s))
+            table.sparse[s].resize(size);
+        else
+            table.dense[s].resize(size);
+    }
+    table.owners.resize(size);
+    table.sealed_by.resize(size, 0);
+    table.sequences.resize(size, 0);
+    table.held.resize(size, 0);
+    return table;
+}
+
+static void check_slot(std::int64_t slot) {
     if (slot < 0 || static_cast<std::size_t>(slot) >= kMaxSlots)
         raise<nb::value_error>("expected 0 <= slot < 2**24, got " + number(slot));
-    if (nb::len(values) != sparse_.size())
-        raise<nb::value_error>("slot " + number(slot) + ": expected " + number(sparse_.size()) +
+}
+
+// Eight bytes of a map as they are now.
+static Seal examine_seal(nb::handle array) {
+    const nb::object bytes = checked_ndarray("seal", "seal", array);
+    if (nb::cast<std::size_t>(bytes.attr("nbytes")) != sizeof(std::uint64_t))
+        raise<nb::value_error>("expected a seal of 8 bytes, got " + describe(bytes));
+    Seal seal{memory(bytes), 0};
+    const void* unreadable = guarded([&] { seal.expected = read_seal(seal.bytes); });
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return seal;
+}
+
+void Gatherer::add(std::int64_t slot, nb::sequence values, nb::sequence seals) {
+    check_slot(slot);
+    if (nb::len(values) != classes_.size())
+        raise<nb::value_error>("slot " + number(slot) + ": expected " + number(classes_.size()) +
                                " streams, got " + number(nb::len(values)));
     const auto where = [&](std::size_t s) { return "stream " + number(s) + " of slot " + number(slot); };
     std::vector<Arrival> arrivals;
     std::vector<nb::object> owners;
-    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+    std::vector<Seal> sealed;
+    for (const nb::handle seal : seals) {
+        sealed.push_back(examine_seal(seal));
+        owners.push_back(nb::borrow(seal));
+    }
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
         const nb::object item = values[s];
         if (!nb::isinstance<nb::tuple>(item))
             raise<nb::type_error>(where(s) + ": expected a tuple, got " + describe(item));
         const nb::tuple value(item);
-        arrivals.push_back(sparse_[s] ? examine_sparse(where(s), value) : examine_dense(where(s), value));
+        arrivals.push_back(is_sparse(s) ? examine_sparse(where(s), value) : examine_dense(where(s), value));
         for (const nb::handle array : value)
             if (!array.is_none()) owners.push_back(nb::borrow(array));
+        if (arrivals.back().layout.is_valid()) owners.push_back(arrivals.back().layout);
     }
 
     // The examination lets other threads run, so the table is looked at only now, and in one go.
     if (holds(slot))
         raise<nb::value_error>("slot " + number(slot) + " already holds a chunk; remove it first");
-    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
         const Stream& stream = table_->streams[s];
         const Arrival& arrival = arrivals[s];
         if (stream.known && !arrival.dtype.equal(stream.dtype))
@@ -328,30 +547,22 @@ void Gatherer::add(std::int64_t slot, nb::sequence values) {
     }
 
     // From here on nothing but memory can fail, and room is made before anything is set.
-    Table& table = writable();
+    Table& table = with_room(slot);
     const auto at = static_cast<std::size_t>(slot);
-    if (at >= table.held.size()) {
-        for (std::size_t s = 0; s < sparse_.size(); ++s) {
-            if (sparse_[s])
-                table.sparse[s].resize(at + 1);
-            else
-                table.dense[s].resize(at + 1);
-        }
-        table.owners.resize(at + 1);
-        table.sequences.resize(at + 1, 0);
-        table.held.resize(at + 1, 0);
-    }
-    for (std::size_t s = 0; s < sparse_.size(); ++s) {
+    table.sealed_by[at] = table.place_of(sealed);
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
         Stream& stream = table.streams[s];
         const Arrival& arrival = arrivals[s];
-        if (sparse_[s])
+        if (is_sparse(s))
             table.sparse[s][at] = arrival.sparse;
         else
             table.dense[s][at] = arrival.dense;
         stream.ever_ragged |= arrival.dense.offsets != nullptr || arrival.sparse.offsets != nullptr;
+        stream.ever_strided |= arrival.dense.layout != nullptr;
         if (stream.known) continue;
         stream.known = true;
         stream.dtype = arrival.dtype;
+        stream.bools = bools_ && arrival.is_bool;
         stream.row_shape = arrival.row_shape;
         stream.item_bytes = arrival.item_bytes;
     }
@@ -364,6 +575,8 @@ void Gatherer::remove(std::int64_t slot) {
     must_hold(slot);
     Table& table = writable();
     table.held[slot] = 0;
+    --table.seals[table.sealed_by[slot]].slots;
+    table.sealed_by[slot] = 0;
     table.sequences[slot] = 0;
     for (auto& sources : table.dense)
         if (!sources.empty()) sources[slot] = DenseSource{};
@@ -376,7 +589,7 @@ void Gatherer::remove(std::int64_t slot) {
 
 void Gatherer::clear() {
     const std::shared_ptr<Table> dropped = std::move(table_);
-    table_ = std::make_shared<Table>(sparse_);
+    table_ = std::make_shared<Table>(classes_);
 }
 
 nb::list Gatherer::slots() const {
@@ -417,21 +630,81 @@ static nb::object new_rows(std::int64_t n, const nb::object& row_shape, const nb
     return numpy().empty(shape, dtype);
 }
 
-static void run_jobs(const std::vector<Job>& jobs, const Picks& picks, std::size_t threads) {
+static void run_jobs(const Prepared& prepared, const Picks& picks, std::size_t threads, Outcome& outcome) {
     in_parts(threads, [&](std::size_t k) {
-        for (const Job& job : jobs)
-            job.copy(picks, picks.count * k / threads, picks.count * (k + 1) / threads);
+        run_part(prepared.jobs, *prepared.table, picks, picks.count * k / threads, picks.count * (k + 1) / threads,
+                 outcome);
     });
 }
 
-Prepared Gatherer::prepare(const Picks& picks) const {
-    Prepared prepared;
-    prepared.table = table_;
-    const std::shared_ptr<const Table>& table = prepared.table;
-    if (!table->streams[0].known)
+// The first bad entry of each place of a job, as tuples (place, stream, entry, classes or None, address in the
+// source) at the end of `found`; bad entries become 0.
+static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb::list& found) {
+    const std::size_t n = picks.count;
+    std::size_t told = n;  // the place that was listed last
+    const auto tell = [&](std::size_t place, std::int64_t entry, const void* source) {
+        if (place == told) return;
+        told = place;
+        const nb::object classes = job.is_sparse ? nb::object(nb::int_(job.classes)) : nb::object(nb::none());
+        found.append(nb::make_tuple(place, stream, entry, classes, address_of(source)));
+    };
+    if (job.is_sparse) {
+        const SparseRun* runs = job.runs.get();
+        const auto end = static_cast<std::size_t>(runs[n].out_value);
+        std::size_t place = 0;
+        for (std::size_t at = 0; (at = first_bad_index(job.indices, at, end, job.classes)) < end; ++at) {
+            while (static_cast<std::size_t>(runs[place + 1].out_value) <= at) ++place;
+            tell(place, job.indices[at], runs[place].indices + (at - static_cast<std::size_t>(runs[place].out_value)));
+            job.indices[at] = 0;
+        }
+        return;
+    }
+    if (!job.bools) return;
+    const std::size_t row = job.item_bytes;
+    const auto start = [&](std::size_t place) {
+        return (job.offsets == nullptr ? place : static_cast<std::size_t>(job.offsets[place])) * row;
+    };
+    const std::size_t end = start(n);
+    std::size_t place = 0;
+    for (std::size_t at = 0; (at = first_bad_bool(job.rows, at, end)) < end; ++at) {
+        while (start(place + 1) <= at) ++place;
+        const DenseSource& dense = job.dense[picks.slots == nullptr ? 0 : picks.slots[place]];
+        const std::byte* source = nullptr;
+        if (job.offsets != nullptr)
+            source = job.from[place] + (at - start(place));
+        else if (dense.layout == nullptr)
+            source = dense.rows + static_cast<std::size_t>(picks.index[place]) * row + (at - start(place));
+        else  // the start of the row will do
+            source = dense.rows + static_cast<std::ptrdiff_t>(picks.index[place]) * dense.layout->row_stride;
+        tell(place, static_cast<std::int64_t>(job.rows[at]), source);
+        job.rows[at] = std::byte{0};
+    }
+}
+
+// Raises what was found wrong, if anything was.
+static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs, const Picks& picks,
+                           const nb::list& result) {
+    if (outcome.good()) return;
+    if (const void* address = outcome.unreadable.load()) raise_fault("unreadable", address_of(address));
+    if (const void* address = outcome.broken.load()) raise_fault("cut", address_of(address));
+    if (const void* address = outcome.changed.load()) raise_fault("changed", address_of(address));
+    nb::list found;
+    for (std::size_t s = 0; s < jobs.size(); ++s) list_bad(jobs[s], picks, s, found);
+    raise_fault("BadEntriesError", result, found);
+}
+
+static void check_picks(const Table& table, const Picks& picks) {
+    if (!table.streams[0].known)
         throw nb::value_error("expected at least one chunk before gather, got none; call add() first");
-    const std::ptrdiff_t bad = first_bad_pick(picks, table->sequences.data(), table->sequences.size());
-    if (bad >= 0) refuse_pick(*table, picks, bad);
+    const std::ptrdiff_t bad = first_bad_pick(picks, table.sequences.data(), table.sequences.size());
+    if (bad >= 0) refuse_pick(table, picks, bad);
+}
+
+static Prepared prepare(std::shared_ptr<const Table> from, const Picks& picks) {
+    Prepared prepared;
+    prepared.table = std::move(from);
+    const std::shared_ptr<const Table>& table = prepared.table;
+    check_picks(*table, picks);
 
     const std::size_t n = picks.count;
     prepared.jobs.reserve(table->streams.size());
@@ -439,6 +712,8 @@ Prepared Gatherer::prepare(const Picks& picks) const {
         const Stream& stream = table->streams[s];
         Job job;
         job.is_sparse = stream.sparse;
+        job.bools = stream.bools;
+        job.classes = stream.sparse ? static_cast<std::uint32_t>(stream.classes) : 0;
         job.item_bytes = stream.item_bytes;
         bool ragged = stream.ever_ragged;
         if (stream.sparse) {
@@ -446,7 +721,11 @@ Prepared Gatherer::prepare(const Picks& picks) const {
             if (ragged && n != 0) ragged = any_ragged(picks, job.sparse);
         } else {
             job.dense = table->dense[s].data();
+            job.is_strided = stream.ever_strided;
             if (ragged && n != 0) ragged = any_ragged(picks, job.dense);
+            if (ragged && job.is_strided)
+                raise<nb::value_error>("stream " + number(s) + ": expected contiguous rows in all chunks, as some have "
+                                       "sequences of several, got views with strides");
         }
         nb::object offsets = nb::none();
         if (ragged) {
@@ -454,15 +733,20 @@ Prepared Gatherer::prepare(const Picks& picks) const {
             job.offsets = data_of<std::int64_t>(offsets);
         }
         const auto refuse_source = [&](std::ptrdiff_t fault) {
-            raise<nb::value_error>(
-                "stream " + number(s) + ", place " + number(fault) +
-                ": expected the chunk's offsets to stay as they were when it was added, and the "
-                "total below 2**63; got an impossible range");
+            const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[fault];
+            const std::int64_t index = picks.index[fault];
+            const std::int64_t* bounds = stream.sparse ? job.sparse[slot].offsets : job.dense[slot].offsets;
+            if (bounds == nullptr && stream.sparse) bounds = job.sparse[slot].indptr;
+            // Without bounds it is the last row that passes the total.
+            raise_fault("changed", bounds != nullptr ? address_of(bounds + index) : address_of(job.dense[slot].rows));
         };
         if (stream.sparse) {
             job.runs = std::unique_ptr<SparseRun[]>(new SparseRun[n + 1]);
-            const SparseTotals totals =
-                plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
+            SparseTotals totals;
+            const void* unreadable = guarded([&] {
+                totals = plan_sparse(picks, job.sparse, stream.item_bytes, job.runs.get(), job.offsets);
+            });
+            if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
             if (totals.fault >= 0) refuse_source(totals.fault);
             const nb::object indptr = new_array(static_cast<std::size_t>(totals.rows) + 1, numpy().int64);
             const nb::object columns = new_array(static_cast<std::size_t>(totals.values), numpy().int32);
@@ -477,8 +761,11 @@ Prepared Gatherer::prepare(const Picks& picks) const {
             std::int64_t rows = static_cast<std::int64_t>(n);
             if (ragged) {
                 job.from = std::unique_ptr<const std::byte*[]>(new const std::byte*[n]);
-                const std::ptrdiff_t fault =
-                    plan_ragged(picks, job.dense, stream.item_bytes, job.from.get(), job.offsets);
+                std::ptrdiff_t fault = -1;
+                const void* unreadable = guarded([&] {
+                    fault = plan_ragged(picks, job.dense, stream.item_bytes, job.from.get(), job.offsets);
+                });
+                if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
                 if (fault >= 0) refuse_source(fault);
                 rows = job.offsets[n];
             }
@@ -492,36 +779,41 @@ Prepared Gatherer::prepare(const Picks& picks) const {
     return prepared;
 }
 
-nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
-    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
-    const PickArrays arrays(slots, index);
-    const Picks& picks = arrays.picks;
-    const Prepared prepared = prepare(picks);
+static nb::list gather_now(const std::shared_ptr<const Table>& table, const Picks& picks, std::size_t threads) {
+    const Prepared prepared = prepare(table, picks);
+    Outcome outcome;
     if (prepared.bytes <= kKeepGil) {
-        run_jobs(prepared.jobs, picks, 1);
+        run_jobs(prepared, picks, 1, outcome);
     } else {
         nb::gil_scoped_release released;
         const bool large = prepared.bytes > kThreadedBytes;
-        run_jobs(prepared.jobs, picks, large ? std::min(static_cast<std::size_t>(threads), picks.count) : 1);
+        run_jobs(prepared, picks, large ? std::min(threads, picks.count) : 1, outcome);
     }
+    refuse_outcome(outcome, prepared.jobs, picks, prepared.result);
     return prepared.result;
+}
+
+nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
+    if (threads < 1) raise<nb::value_error>("expected threads >= 1, got " + number(threads));
+    const PickArrays arrays(slots, index);
+    return gather_now(table_, arrays.picks, static_cast<std::size_t>(threads));
 }
 
 // ---- copies in the background ---------------------------------------------------------------------------
 
 Copy* Gatherer::start(nb::handle slots, nb::handle index) {
     auto work = std::make_shared<Work>(PickArrays(slots, index).picks);
-    Prepared prepared = prepare(work->picks);
+    Prepared prepared = prepare(table_, work->picks);
     return new Copy(std::move(prepared), std::move(work));
 }
 
 Copy::Copy(Prepared prepared, std::shared_ptr<Work> work)
-    : result_(std::move(prepared.result)), table_(std::move(prepared.table)) {
-    work->jobs = std::move(prepared.jobs);
-    const std::size_t n = work->picks.count;
+    : result_(std::move(prepared.result)), table_(std::move(prepared.table)), work_(std::move(work)) {
+    work_->jobs = std::move(prepared.jobs);
+    const std::size_t n = work_->picks.count;
     const std::size_t parts = std::min(n, prepared.bytes / kPartBytes + 1);
-    task_ = std::make_shared<Task>(parts, [work = std::move(work), parts, n](std::size_t k) {
-        for (const Job& job : work->jobs) job.copy(work->picks, n * k / parts, n * (k + 1) / parts);
+    task_ = std::make_shared<Task>(parts, [work = work_, table = table_.get(), parts, n](std::size_t k) {
+        run_part(work->jobs, *table, work->picks, n * k / parts, n * (k + 1) / parts, work->outcome);
     });
     Background::of_this_process().start(task_);
 }
@@ -541,8 +833,212 @@ nb::list Copy::result() {
         }
         if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
+    refuse_outcome(work_->outcome, work_->jobs, work_->picks, result_);
     table_.reset();
     return result_;
+}
+
+// ---- runs brought into memory first ---------------------------------------------------------------------
+
+static std::vector<StageWork::Stream> stage_streams(const Table& table) {
+    std::vector<StageWork::Stream> streams;
+    for (std::size_t s = 0; s < table.streams.size(); ++s)
+        streams.push_back({table.streams[s].sparse, table.streams[s].item_bytes, table.dense[s].data(),
+                           table.sparse[s].data()});
+    return streams;
+}
+
+static nb::object checked_fetcher(nb::handle fetcher) {
+    if (!nb::isinstance<Disk>(fetcher)) raise<nb::type_error>("expected a Fetcher, got " + describe(fetcher));
+    return nb::borrow(fetcher);
+}
+
+namespace {
+
+// The arguments that name runs, looked at while the GIL is held.
+struct RunArrays {
+    RunArrays(const Table& table, nb::handle slots, nb::handle index, nb::handle given_counts) : first(slots, index) {
+        check_picks(table, first.picks);
+        const Picks& picks = first.picks;
+        if (!given_counts.is_none()) {
+            counts = std::make_unique<Ints>(given_counts, "counts", std::initializer_list<Ints::Type>{Ints::kInt64});
+            if (counts->size() != picks.count)
+                raise<nb::value_error>("expected `index` and `counts` of equal length, got " + number(picks.count) +
+                                       " and " + number(counts->size()));
+        }
+        for (std::size_t i = 0; counts != nullptr && i < picks.count; ++i) {
+            const std::int64_t count = counts->int64()[i], held = table.sequences[slot(i)];
+            if (count < 1 || count > held - picks.index[i])
+                raise<nb::index_error>("place " + number(i) + ": expected a run inside the " + number(held) +
+                                       " sequences of slot " + number(slot(i)) + ", got " + number(count) + " from " +
+                                       number(picks.index[i]));
+        }
+    }
+    std::uint32_t slot(std::size_t i) const { return first.picks.slots == nullptr ? 0 : first.picks.slots[i]; }
+    std::int64_t run(std::size_t i) const { return counts == nullptr ? 1 : counts->int64()[i]; }
+
+    PickArrays first;
+    std::unique_ptr<Ints> counts;
+};
+
+}  // namespace
+
+Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep) {
+    nb::object disk = checked_fetcher(fetcher);
+    const RunArrays runs(*table_, slots, index, counts);
+    const std::size_t n = runs.first.picks.count;
+    if (nb::len(keep) != classes_.size())
+        raise<nb::value_error>("expected to know for " + number(classes_.size()) + " streams what to keep, got " +
+                               number(nb::len(keep)));
+    // Only the slots concerned: the others may come and go.
+    auto base = std::make_shared<Table>(classes_);
+    base->streams = table_->streams;
+    std::unordered_map<std::uint32_t, std::uint32_t> places;
+    std::vector<std::uint32_t> own(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::uint32_t slot = runs.slot(i);
+        const auto [found, fresh] = places.emplace(slot, static_cast<std::uint32_t>(places.size()));
+        own[i] = found->second;
+        if (!fresh) continue;
+        for (std::size_t s = 0; s < classes_.size(); ++s) {
+            if (is_sparse(s))
+                base->sparse[s].push_back(table_->sparse[s][slot]);
+            else
+                base->dense[s].push_back(table_->dense[s][slot]);
+        }
+        base->owners.push_back(table_->owners[slot]);
+        base->sealed_by.push_back(base->place_of(table_->seals[table_->sealed_by[slot]].seals));
+    }
+    std::vector<StageWork::Stream> streams = stage_streams(*base);
+    for (std::size_t s = 0; s < streams.size(); ++s) {
+        const auto bits = nb::cast<unsigned>(nb::object(keep[s]));
+        streams[s].keep_rows = (bits & 1) != 0;
+        streams[s].keep_bounds = (bits & 2) != 0;
+    }
+    const Runs wanted{own.data(), runs.first.picks.index, runs.counts == nullptr ? nullptr : runs.counts->int64(), n};
+    const Disk& from = *nb::inst_ptr<Disk>(disk);
+    auto work = std::make_shared<StageWork>(std::move(streams), wanted, from.mapped, from.pool);
+    return new Staged(std::move(base), std::move(own), std::move(disk), std::move(work));
+}
+
+std::size_t Gatherer::lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts,
+                              std::int64_t most, std::int64_t pages) {
+    const nb::object disk = checked_fetcher(fetcher);
+    const RunArrays runs(*table_, slots, index, counts);
+    if (most < 0 || pages < 1) raise<nb::value_error>("expected most >= 0 and pages >= 1");
+    const std::size_t n = runs.first.picks.count, looked = std::min(n, static_cast<std::size_t>(most));
+    const std::vector<StageWork::Stream> streams = stage_streams(*table_);
+    std::size_t lacking = 0;
+    for (std::size_t k = 0; k < looked; ++k) {
+        const std::size_t i = (2 * k + 1) * n / (2 * looked);  // in the middle of equal parts
+        lacking += lacks_pages(streams, runs.slot(i), runs.first.picks.index[i], runs.run(i),
+                               *nb::inst_ptr<Disk>(disk)->mapped, static_cast<std::size_t>(pages));
+    }
+    return lacking;
+}
+
+void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
+    check_slot(slot);
+    if (!nb::isinstance<Staged>(staged)) raise<nb::type_error>("expected a Staged, got " + describe(staged));
+    const Table& from = nb::inst_ptr<Staged>(staged)->outcome();
+    if (pick < 0 || static_cast<std::size_t>(pick) >= from.sequences.size() || from.sequences[pick] == 0)
+        raise<nb::index_error>("expected a run that could be read, got number " + number(pick));
+    if (holds(slot))
+        raise<nb::value_error>("slot " + number(slot) + " already holds a chunk; remove it first");
+    Table& table = with_room(slot);
+    const auto at = static_cast<std::size_t>(slot), k = static_cast<std::size_t>(pick);
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
+        if (is_sparse(s))
+            table.sparse[s][at] = from.sparse[s][k];
+        else
+            table.dense[s][at] = from.dense[s][k];
+    }
+    table.owners[at].assign(1, nb::borrow(staged));
+    table.sealed_by[at] = table.place_of(from.seals[from.sealed_by[k]].seals);
+    table.sequences[at] = from.sequences[k];
+    table.held[at] = 1;
+}
+
+Staged::Staged(std::shared_ptr<const Table> base, std::vector<std::uint32_t> slots, nb::object fetcher,
+               std::shared_ptr<StageWork> work)
+    : base_(std::move(base)), slots_(std::move(slots)), fetcher_(std::move(fetcher)), work_(std::move(work)) {
+    disk().fetcher.start(work_);
+}
+
+const Table& Staged::outcome() {
+    if (outcome_ != nullptr) return *outcome_;
+    if (work_->of_a_parent() && !work_->done()) {
+        // The threads that would have read stayed in the parent.
+        work_ = work_->again();
+        disk().fetcher.start(work_);
+    }
+    disk().wait(*work_);
+    if (outcome_ != nullptr) return *outcome_;  // another thread was here first
+    disk().disk_bytes += work_->disk_bytes();
+    auto outcome = std::make_shared<Table>(std::vector<std::int64_t>());
+    outcome->streams = base_->streams;
+    // What was left in its file may still be cut there; what is in memory is safe.
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const std::uint32_t place = work_->in_place(i) ? base_->sealed_by[slots_[i]] : 0;
+        outcome->sealed_by.push_back(outcome->place_of(base_->seals[place].seals));
+    }
+    outcome->held.assign(work_->picks(), 1);
+    for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
+    for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
+    for (std::size_t s = 0; s < outcome->streams.size(); ++s) {
+        outcome->dense.push_back(work_->dense(s));
+        outcome->sparse.push_back(work_->sparse(s));
+    }
+    outcome_ = std::move(outcome);
+    return *outcome_;
+}
+
+nb::list Staged::faults() {
+    outcome();
+    nb::list found;
+    for (const StageWork::Fault& fault : work_->faults()) {
+        const std::string path = fault.error == 0 ? std::string() : work_->files()[fault.file]->path();
+        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path, fault.at));
+    }
+    return found;
+}
+
+nb::tuple Staged::found() {
+    outcome();
+    return nb::make_tuple(work_->asked(), work_->missing(), work_->disk_bytes());
+}
+
+std::uint64_t Staged::memory() {
+    outcome();
+    return work_->memory();
+}
+
+void Staged::forget() {
+    outcome();
+    nb::gil_scoped_release released;
+    work_->forget();
+}
+
+nb::list Staged::gather(nb::handle which) {
+    const Table& table = outcome();
+    std::vector<std::uint32_t> slots;
+    if (which.is_none()) {
+        slots.resize(work_->picks());
+        std::iota(slots.begin(), slots.end(), 0u);
+    } else {
+        const Ints chosen(which, "which", {Ints::kInt64});
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            if (chosen.int64()[i] < 0 || static_cast<std::size_t>(chosen.int64()[i]) >= work_->picks())
+                raise<nb::index_error>("place " + number(i) + ": expected a run from 0 to below " +
+                                       number(work_->picks()) + ", got " + number(chosen.int64()[i]));
+            slots.push_back(static_cast<std::uint32_t>(chosen.int64()[i]));
+        }
+    }
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        if (table.sequences[slots[i]] == 0)
+            raise<nb::value_error>("place " + number(i) + ": expected a run that could be read, got one of faults()");
+    const std::vector<std::int64_t> index(slots.size(), 0);
+    return gather_now(outcome_, {slots.data(), index.data(), slots.size()}, 1);
 }
 
 // ---- pad ------------------------------------------------------------------------------------------------
@@ -605,6 +1101,82 @@ static int drop(PyObject* self) {
     return 0;
 }
 
+// Of one stream, as the constructor takes it.
+static std::int64_t classes_of(nb::handle number) {
+    if (number.is_none()) return kDense;
+    std::int64_t classes = -1;
+    if (PyBool_Check(number.ptr()) || !nb::try_cast(number, classes))
+        raise<nb::type_error>("expected a number of classes, or None for a dense stream, got " + text(nb::repr(number)));
+    if (classes < 0) raise<nb::value_error>("expected at least 0 classes, got " + bindings::number(classes));
+    return std::min(classes, std::int64_t{1} << 31);  // an int32 can name no more
+}
+
+static std::int64_t bounds_end(nb::handle array, const std::string& name) {
+    const Ints bounds(array, name.c_str(), {Ints::kInt64}, "bounds_end");
+    if (bounds.size() == 0) raise<nb::value_error>("expected " + name + " of at least one entry, got none");
+    std::int64_t end = 0;
+    const void* unreadable = guarded([&] { end = bounds.int64()[bounds.size() - 1]; });
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    check_bounds("", name.c_str(), bounds, end, "rows");
+    return end;
+}
+
+static std::int64_t py_first_uneven(nb::handle offsets, nb::handle lengths) {
+    const Ints bounds(offsets, "offsets", {Ints::kInt64}, "first_uneven");
+    const Ints wanted(lengths, "lengths", {Ints::kInt32}, "first_uneven");
+    if (bounds.size() != wanted.size() + 1)
+        raise<nb::value_error>("expected one more offset than lengths, got " + number(bounds.size()) + " and " +
+                               number(wanted.size()));
+    std::ptrdiff_t found = -1;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] { found = first_uneven(bounds.int64(), wanted.int32(), wanted.size()); });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found;
+}
+
+static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
+    const Ints indices(array, "indices", {Ints::kInt32}, "first_bad_index");
+    const std::int64_t classes = classes_of(number);
+    if (classes == kDense) throw nb::type_error("expected a number of classes, got None");
+    std::size_t found = 0;
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        unreadable = guarded([&] {
+            found = first_bad_index(indices.int32(), 0, indices.size(), static_cast<std::uint32_t>(classes));
+        });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return found == indices.size() ? -1 : static_cast<std::int64_t>(found);
+}
+
+static nb::object copied(nb::handle array) {
+    // As one row, whatever its strides.
+    const nb::object from = nb::isinstance(array, numpy().ndarray)
+                                ? nb::object(array.attr("__getitem__")(nb::none()))
+                                : nb::borrow(array);
+    const Arrival whole = examine_dense("copied", nb::make_tuple(from, nb::none()));
+    const nb::object out = numpy().empty(array.attr("shape"), array.attr("dtype"));
+    std::byte* to = memory(out);
+    const void* unreadable;
+    {
+        nb::gil_scoped_release released;
+        const std::int64_t first = 0;
+        const Picks one{nullptr, &first, 1};
+        unreadable = guarded([&] {
+            if (whole.dense.layout != nullptr)
+                copy_strided_rows(one, &whole.dense, whole.item_bytes, to, 0, 1);
+            else
+                copy_rows(one, &whole.dense, whole.item_bytes, to, 0, 1);
+        });
+    }
+    if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
+    return out;
+}
+
 void bind_gather(nb::module_& m) {
     nb::class_<Copy>(m, "Copy",
                      "A gather under way, made by Gatherer.start(). Dropping it before its end is safe: what is\n"
@@ -614,28 +1186,49 @@ void bind_gather(nb::module_& m) {
              "yet and waits for the rest, without the GIL; Ctrl-C interrupts the wait, after which it may\n"
              "be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
+    nb::class_<Staged>(m, "Staged",
+                       "Runs of sequences on their way into memory, made by Gatherer.stage(). Whatever asks for them\n"
+                       "waits without the GIL, and Ctrl-C interrupts the wait. Dropping it before its end is safe.")
+        .def("faults", &Staged::faults,
+             "Runs that could not be read: tuples (run, stream, errno, path, offset of the first byte that did\n"
+             "not come). errno is -1 where the file ended too early, and 0 where offsets or bounds of rows are\n"
+             "impossible.")
+        .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
+             "The first sequences of the runs `which` (int64; None: all), in that order, as Gatherer.gather()\n"
+             "returns them. ValueError for a run that could not be read.")
+        .def("found", &Staged::found,
+             "(pieces looked for in files, how many the page cache did not hold, bytes read for these).")
+        .def("forget", &Staged::forget,
+             "Have the page cache drop what was read through it for other processes (files that are shared).")
+        .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
+        .def_prop_ro("done", &Staged::done, "Whether nothing has to be waited for.");
     static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                   {Py_tp_clear, reinterpret_cast<void*>(drop)},
                                   {0, nullptr}};
     nb::class_<Gatherer>(
         m, "Gatherer", nb::type_slots(slots),
         "Resident chunks by slot, and one-call copies of chosen sequences out of them.\n\n"
-        "streams: for each stream, whether it is sparse. Holds references to the arrays added,\n"
-        "copies nothing until gather().")
+        "classes: for each stream None if it is dense, or how many classes its sparse indices may name.\n"
+        "bools: look whether bytes of bool streams are 0 or 1, too. Holds references to the arrays added,\n"
+        "copies nothing until gather(). Arrays may be mapped from files: one that was cut, or whose disk fails, is\n"
+        "a DataError, here and in gather(). (Other code that reads such an array is killed.)")
         .def(
             "__init__",
-            [](Gatherer* self, nb::sequence streams) {
-                std::vector<bool> sparse;
-                for (const nb::handle stream : streams) sparse.push_back(nb::cast<bool>(stream));
-                new (self) Gatherer(sparse);
+            [](Gatherer* self, nb::sequence classes, bool bools) {
+                std::vector<std::int64_t> all;
+                for (const nb::handle number : classes) all.push_back(classes_of(number));
+                new (self) Gatherer(all, bools);
             },
-            "streams"_a)
-        .def("add", &Gatherer::add, "slot"_a, "streams"_a,
+            "classes"_a, "bools"_a = false)
+        .def("add", &Gatherer::add, "slot"_a, "streams"_a, "seals"_a = nb::tuple(),
              "Hold a chunk in a vacant slot (0 <= slot < 2**24).\n\n"
              "streams, one tuple each: dense (rows, offsets) with rows (N, *shape) of any dtype of\n"
              "fixed size; sparse (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz],\n"
              "offsets). offsets is int64[sequences + 1], or None for one row a sequence. All arrays\n"
-             "C-contiguous, read-only allowed. Offsets and indptr are checked here; indices are not.\n"
+             "C-contiguous, but for rows without offsets, which may be any view; read-only allowed.\n"
+             "Offsets and indptr are checked here, entries when they are copied.\n"
+             "seals: arrays of 8 bytes each, at the end of every file that the others are mapped from: they are\n"
+             "looked at again after each copy, as a file that is cut in the middle of a page reads as zeros to its end.\n"
              "ValueError or TypeError names the stream; then nothing was changed.")
         .def("remove", &Gatherer::remove, "slot"_a,
              "Let go of a slot's chunk. A gather under way in another thread keeps it until done.\n"
@@ -650,11 +1243,37 @@ void bind_gather(nb::module_& m) {
              "Returns fresh arrays, a tuple for each stream: dense (rows, offsets), sparse (indptr,\n"
              "indices, values, offsets); offsets is None where every chunk involved has one row a\n"
              "sequence. Copies above 1 MiB use up to `threads` threads; above 16 KiB they release the\n"
-             "GIL. IndexError for a bad slot or index, before anything is copied.")
+             "GIL. IndexError for a bad slot or index, before anything is copied. DataError where a file was cut\n"
+             "or changed; BadEntriesError (feedline.data.faults), which holds the arrays, for indices out of range.")
         .def("start", &Gatherer::start, "slots"_a.none(), "index"_a.none(),
              "Begin what gather() does and return a Copy at once: sizes are worked out and arrays allocated\n"
              "here, with gather()'s errors; one thread of the process, which needs no GIL, fills them. Slots\n"
-             "may be added and removed meanwhile, and both arguments written to.");
+             "may be added and removed meanwhile, and both arguments written to.")
+        .def("stage", &Gatherer::stage, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(), "keep"_a,
+             "Begin to bring runs into memory and return a Staged at once: counts[i] (int64[n]; None: 1)\n"
+             "sequences from index[i] of slot slots[i]. What lies in files of the fetcher and is not in the page\n"
+             "cache is read by its threads, many at a time; all else stays where it is. Slots may be added and\n"
+             "removed meanwhile, and all arguments written to. keep, for each stream: 1 if the page cache is to\n"
+             "keep its rows, 2 its offsets and bounds, 3 both, and else 0, which is what is not small.\n"
+             "IndexError for a bad slot or run.")
+        .def("adopt", &Gatherer::adopt, "slot"_a, "staged"_a, "run"_a,
+             "Hold a run of a Staged in a vacant slot, as a chunk of its sequences. Waits for it. IndexError if it\n"
+             "could not be read.")
+        .def("lacking", &Gatherer::lacking, "fetcher"_a, "slots"_a.none(), "index"_a.none(), "counts"_a.none(),
+             "most"_a, "pages"_a,
+             "How many of at most `most` runs, evenly spread, lack a page in the page cache among at most `pages`\n"
+             "that are looked at in each stream. Some tenths of a microsecond a page.");
+    m.def("copied", &copied, "array"_a,
+          "A fresh copy of an array. DataError if it is mapped from a file that was cut, or whose disk\n"
+          "fails, which would kill other code.");
+    m.def("bounds_end", &bounds_end, "bounds"_a, "name"_a,
+          "The last entry of int64[n + 1] that begin at 0 and never fall. ValueError, which calls them `name`, where\n"
+          "they do; DataError as copied().");
+    m.def("first_bad_index", &py_first_bad_index, "indices"_a, "classes"_a,
+          "Place of the first of int32[n] indices that is not in [0, classes), or -1. DataError as copied().");
+    m.def("first_uneven", &py_first_uneven, "offsets"_a, "lengths"_a,
+          "Place of the first of int32[n] lengths that is not the difference of two neighbours in int64[n + 1]\n"
+          "offsets, or -1. DataError as copied().");
     m.def("pad", &py_pad, "rows"_a.none(), "offsets"_a.none(), "fill"_a.none(), "length"_a = -1,
           "Padded copy of packed sequences: (padded (n, T, *shape), mask bool (n, T)), True where a row\n"
           "is real.\n\n"

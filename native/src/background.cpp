@@ -103,9 +103,11 @@ void Background::abandon(Task& task) {
 }
 
 void Background::start_thread() {
-    // Under the lock. A signal taken by this thread would not interrupt the call that waits for it in another.
+    // Under the lock. A signal taken by this thread would not interrupt the call that waits for it in another. Faults
+    // are the thread's own, though: blocked, they would end the process where `guarded` could tell of them.
     sigset_t all, before;
     sigfillset(&all);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         thread_ = std::thread([this] { run(); });

@@ -389,7 +389,13 @@ struct Machine {
             job.used -= bytes;
             return tolerate(CtfError::too_many_values, stream, pipe, dim, k) ? 0 : -1;
         }
-        if (k < dim) std::memset(out + k, 0, static_cast<std::size_t>(dim - k) * sizeof(Real));
+        if (k < dim) {
+            if (!job.fill) {
+                job.used -= bytes;
+                return tolerate(CtfError::too_few_values, stream, pipe, dim, k) ? 0 : -1;
+            }
+            std::memset(out + k, 0, static_cast<std::size_t>(dim - k) * sizeof(Real));
+        }
         column.values.size += bytes;
         ++column.samples;
         return 1;

@@ -30,7 +30,7 @@ struct CtfParseJob {
     const CtfName* names;
     int streams;
     int size_stream;
-    bool lenient;
+    bool lenient, fill;
     std::uint64_t memory_limit;
 
     // What became of it.

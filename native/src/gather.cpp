@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "feedline/cpu.h"
+#include "index_bounds.h"
+
 namespace feedline {
 
 constexpr std::size_t kLine = 64;
@@ -12,6 +15,7 @@ constexpr std::size_t kAheadLarge = 2;     // rows
 constexpr std::size_t kAheadRagged = 4;    // sequences
 constexpr std::size_t kAheadOffsets = 16;  // picks
 constexpr std::size_t kLargeLines = 8;     // the hardware fetches the rest of a long row by itself
+constexpr std::size_t kLook = 1024;       // entries looked at together before one is looked for
 constexpr std::size_t kBlock = 512;        // rows whose addresses are worked out together
 
 static inline void prefetch(const std::byte* from, std::size_t bytes) {
@@ -29,6 +33,29 @@ std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64
         for (std::size_t i = 0; i < n; ++i)
             if (bounds[i + 1] < bounds[i]) return static_cast<std::ptrdiff_t>(i);
     return bounds[n] == end ? -1 : static_cast<std::ptrdiff_t>(n);
+}
+
+bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last) {
+    if (n == 0) return first == last;
+    std::uint64_t falls = static_cast<std::uint64_t>(bounds[0] < first);
+    for (std::size_t i = 0; i + 1 < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
+    return falls == 0 && bounds[n - 1] == last;
+}
+
+std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* lengths, std::size_t n) {
+    const auto length = [&](std::size_t i) {
+        return static_cast<std::uint64_t>(bounds[i + 1]) - static_cast<std::uint64_t>(bounds[i]);
+    };
+    const auto wanted = [&](std::size_t i) { return static_cast<std::uint64_t>(std::int64_t{lengths[i]}); };
+    for (std::size_t at = 0; at < n; at += kLook) {
+        const std::size_t stop = std::min(at + kLook, n);
+        std::uint64_t bits = 0;
+        for (std::size_t i = at; i < stop; ++i) bits |= length(i) ^ wanted(i);
+        if (bits == 0) continue;
+        for (std::size_t i = at; i < stop; ++i)
+            if (length(i) != wanted(i)) return static_cast<std::ptrdiff_t>(i);
+    }
+    return -1;
 }
 
 std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots) {
@@ -130,6 +157,89 @@ void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_b
         const std::size_t n = std::min(kBlock, end - at);
         addresses(picks, sources, row_bytes, at, n, from);
         copy(from, n, row_bytes, out + at * row_bytes);
+    }
+}
+
+// ---- rows that are views --------------------------------------------------------------------------------
+
+RowLayout RowLayout::of(const std::size_t* shape, const std::ptrdiff_t* strides, std::size_t dims,
+                        std::size_t item_bytes) {
+    RowLayout layout{strides[0], item_bytes, {}};
+    for (std::size_t axis = dims; axis-- > 1;) {
+        if (shape[axis] == 1) continue;
+        const bool follows = strides[axis] == static_cast<std::ptrdiff_t>(layout.run_bytes);
+        if (layout.axes.empty() && follows)
+            layout.run_bytes *= shape[axis];
+        else
+            layout.axes.insert(layout.axes.begin(), Axis{shape[axis], strides[axis]});
+    }
+    return layout;
+}
+
+template <std::size_t kBytes>
+static std::byte* copy_runs(const std::byte* from, const RowLayout::Axis& axis, std::size_t, std::byte* out) {
+    for (std::size_t i = 0; i < axis.count; ++i, out += kBytes, from += axis.stride) std::memcpy(out, from, kBytes);
+    return out;
+}
+
+static std::byte* copy_any_runs(const std::byte* from, const RowLayout::Axis& axis, std::size_t run_bytes,
+                                std::byte* out) {
+    for (std::size_t i = 0; i < axis.count; ++i, out += run_bytes, from += axis.stride)
+        std::memcpy(out, from, run_bytes);
+    return out;
+}
+
+using CopyRuns = std::byte* (*)(const std::byte*, const RowLayout::Axis&, std::size_t, std::byte*);
+
+static CopyRuns run_copier(std::size_t run_bytes) {
+    switch (run_bytes) {
+        case 1: return copy_runs<1>;
+        case 2: return copy_runs<2>;
+        case 4: return copy_runs<4>;
+        case 8: return copy_runs<8>;
+        default: return copy_any_runs;
+    }
+}
+
+// One row; `axis` is the first of its axes that is left.
+static std::byte* copy_row(const std::byte* from, const RowLayout& layout, std::size_t axis, CopyRuns copy,
+                           std::byte* out) {
+    const RowLayout::Axis& here = layout.axes[axis];
+    if (axis + 1 == layout.axes.size()) return copy(from, here, layout.run_bytes, out);
+    for (std::size_t i = 0; i < here.count; ++i, from += here.stride) out = copy_row(from, layout, axis + 1, copy, out);
+    return out;
+}
+
+void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
+                       std::size_t begin, std::size_t end) {
+    if (row_bytes == 0) return;
+    const CopyBlock copy = copier(row_bytes);
+    const std::byte* from[kBlock];
+    for (std::size_t at = begin; at < end; at += kBlock) {
+        const std::size_t n = std::min(kBlock, end - at);
+        bool whole = true;
+        for (std::size_t i = 0; i < n; ++i) {
+            const DenseSource& source = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]];
+            const std::int64_t index = picks.index[at + i];
+            if (source.layout == nullptr) {
+                from[i] = source.rows + static_cast<std::size_t>(index) * row_bytes;
+            } else {
+                from[i] = source.rows + static_cast<std::ptrdiff_t>(index) * source.layout->row_stride;
+                whole &= source.layout->axes.empty();
+            }
+        }
+        if (whole) {
+            copy(from, n, row_bytes, out + at * row_bytes);
+            continue;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+            const RowLayout* layout = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]].layout;
+            std::byte* const to = out + (at + i) * row_bytes;
+            if (layout == nullptr || layout->axes.empty())
+                std::memcpy(to, from[i], row_bytes);
+            else
+                copy_row(from[i], *layout, 0, run_copier(layout->run_bytes), to);
+        }
     }
 }
 
@@ -258,6 +368,63 @@ void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* o
         std::memcpy(out_values + static_cast<std::size_t>(run.out_value) * value_bytes, run.values,
                     count * value_bytes);
     }
+}
+
+// ---- entries --------------------------------------------------------------------------------------------
+
+bool all_below_portable(const std::int32_t* indices, std::size_t n, std::uint32_t width) {
+    // The sign bit gathers index < 0 and last - index < 0.
+    const std::uint32_t last = width - 1;
+    std::uint32_t signs = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto index = static_cast<std::uint32_t>(indices[i]);
+        signs |= index | (last - index);
+    }
+    return signs >> 31 == 0;
+}
+
+static auto all_below() {
+#ifdef FEEDLINE_X86
+    if (cpu().avx2) return all_below_avx2;
+#endif
+    return all_below_portable;
+}
+
+std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std::size_t end,
+                            std::uint32_t width) {
+    static const auto fine = all_below();
+    if (width == 0) return begin;
+    for (std::size_t at = begin; at < end; at += kLook) {
+        const std::size_t stop = std::min(at + kLook, end);
+        if (fine(indices + at, stop - at, width)) continue;
+        for (std::size_t i = at; i < stop; ++i)
+            if (static_cast<std::uint32_t>(indices[i]) >= width) return i;
+    }
+    return end;
+}
+
+std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin; at < end; at += kLook) {
+        const std::size_t stop = std::min(at + kLook, end);
+        std::byte bits{0};
+        for (std::size_t i = at; i < stop; ++i) bits |= bytes[i];
+        if (bits <= std::byte{1}) continue;
+        for (std::size_t i = at; i < stop; ++i)
+            if (bytes[i] > std::byte{1}) return i;
+    }
+    return end;
+}
+
+std::uint64_t read_seal(const std::byte* bytes) {
+    std::uint64_t now;
+    std::memcpy(&now, bytes, sizeof now);
+    return now;
+}
+
+const std::byte* first_broken(const Seal* seals, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (read_seal(seals[i].bytes) != seals[i].expected) return seals[i].bytes;
+    return nullptr;
 }
 
 // ---- padding --------------------------------------------------------------------------------------------

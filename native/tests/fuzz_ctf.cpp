@@ -206,7 +206,7 @@ void one_round(Random& random) {
     }
     const std::size_t n = begin.size();
     const Input input(text, random);
-    const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, limit);
+    const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, random.below(2) == 0, limit);
     const CtfColumns all = parser.parse(input.text, begin.data(), size.data(), samples.data(), n, 0, allowed);
     check_columns(all, fields, n);
     // Where cpu() chose the portable machine already, this compares it with itself.

@@ -194,6 +194,64 @@ static void test_gather() {
     }
 }
 
+// Views of a block of 5 x 4 x 6 items: the axes in any order, each cut, with steps, turned round or windowed.
+static void test_strided() {
+    for (const std::size_t item : {1u, 2u, 3u, 4u, 8u, 12u}) {
+        for (int round = 0; round < 200; ++round) {
+            const std::ptrdiff_t counts[] = {5, 4, 6};
+            Exact<std::byte> block(5 * 4 * 6 * item);
+            for (std::size_t b = 0; b < block.size; ++b) block[b] = static_cast<std::byte>(below(256));
+            std::size_t shape[3];
+            std::ptrdiff_t strides[3], first = 0;
+            for (std::size_t axis = 0; axis < 3; ++axis) {
+                const auto which = (axis + static_cast<std::size_t>(round)) % 3;
+                const std::ptrdiff_t full = (which == 0 ? 24 : which == 1 ? 6 : 1) * static_cast<std::ptrdiff_t>(item);
+                const std::ptrdiff_t step = 1 + below(2);
+                shape[axis] = static_cast<std::size_t>((counts[which] + step - 1) / step);
+                strides[axis] = full * step;
+                if (below(3) == 0) {
+                    first += strides[axis] * static_cast<std::ptrdiff_t>(shape[axis] - 1);
+                    strides[axis] = -strides[axis];
+                } else if (below(4) == 0) {
+                    strides[axis] = 0;
+                }
+            }
+            const RowLayout layout = RowLayout::of(shape, strides, 3, item);
+            const std::size_t row_bytes = shape[1] * shape[2] * item;
+            const auto rows = static_cast<std::int64_t>(shape[0]);
+            Exact<std::byte> plain(shape[0] * row_bytes);
+            for (std::size_t b = 0; b < plain.size; ++b) plain[b] = static_cast<std::byte>(below(256));
+            const DenseSource sources[] = {{block.get() + first, nullptr, rows, &layout},
+                                           {plain.get(), nullptr, rows, nullptr}};
+            const auto n = static_cast<std::size_t>(below(700));
+            Exact<std::uint32_t> slots(n);
+            Exact<std::int64_t> index(n);
+            for (std::size_t i = 0; i < n; ++i) {
+                slots[i] = round % 2 == 0 ? 0 : static_cast<std::uint32_t>(below(2));
+                index[i] = below(rows);
+            }
+            const Picks picks{slots.get(), index.get(), n};
+            Exact<std::byte> out(n * row_bytes);
+            copy_strided_rows(picks, sources, row_bytes, out.get(), 0, n / 3);
+            copy_strided_rows(picks, sources, row_bytes, out.get(), n / 3, n);
+            for (std::size_t i = 0; i < n; ++i) {
+                const std::byte* got = out.get() + i * row_bytes;
+                if (slots[i] == 1) {
+                    CHECK(std::memcmp(got, plain.get() + static_cast<std::size_t>(index[i]) * row_bytes, row_bytes) == 0);
+                    continue;
+                }
+                for (std::size_t a = 0; a < shape[1]; ++a)
+                    for (std::size_t b = 0; b < shape[2]; ++b, got += item)
+                        CHECK(std::memcmp(got,
+                                          block.get() + first + index[i] * strides[0] +
+                                              static_cast<std::ptrdiff_t>(a) * strides[1] +
+                                              static_cast<std::ptrdiff_t>(b) * strides[2],
+                                          item) == 0);
+            }
+        }
+    }
+}
+
 static void test_sparse() {
     for (int round = 0; round < 200; ++round) {
         const auto sequences = static_cast<std::size_t>(1 + below(20));
@@ -271,6 +329,48 @@ static void test_damage() {
     }
 }
 
+static void test_entries() {
+    for (int round = 0; round < 400; ++round) {
+        const auto n = static_cast<std::size_t>(below(round < 200 ? 80 : 3000));
+        const auto width = static_cast<std::uint32_t>(round % 3 == 0 ? std::int64_t{1} << 31 : 1 + below(50));
+        Exact<std::int32_t> indices(n);
+        for (std::size_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(below(width));
+        Exact<std::byte> bools(n);
+        for (std::size_t i = 0; i < n; ++i) bools[i] = static_cast<std::byte>(below(2));
+        const auto begin = static_cast<std::size_t>(below(static_cast<std::int64_t>(n) + 1));
+        CHECK(first_bad_index(indices.get(), begin, n, width) == n);
+        CHECK(first_bad_bool(bools.get(), begin, n) == n);
+        CHECK(n == 0 || first_bad_index(indices.get(), begin, n, 0) == begin);
+        if (begin == n) continue;
+        const std::size_t bad = begin + static_cast<std::size_t>(below(static_cast<std::int64_t>(n - begin)));
+        indices[bad] = round % 2 == 0 || width > INT32_MAX ? static_cast<std::int32_t>(-1 - below(1000))
+                                                          : static_cast<std::int32_t>(width + below(1000));
+        bools[bad] = static_cast<std::byte>(2 + below(254));
+        CHECK(first_bad_index(indices.get(), begin, n, width) == bad);
+        CHECK(first_bad_bool(bools.get(), begin, n) == bad);
+        CHECK(first_bad_index(indices.get(), bad + 1, n, width) == n);
+    }
+    for (int round = 0; round < 200; ++round) {
+        const auto n = static_cast<std::size_t>(below(round < 100 ? 10 : 3000));
+        const Exact<std::int64_t> bounds = random_bounds(n, 5);
+        Exact<std::int32_t> lengths(n);
+        for (std::size_t i = 0; i < n; ++i) lengths[i] = static_cast<std::int32_t>(bounds[i + 1] - bounds[i]);
+        CHECK(first_uneven(bounds.get(), lengths.get(), n) == -1);
+        CHECK(rises(bounds.get() + 1, n, 0, bounds[n]));
+        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n] + 1));
+        if (n == 0) continue;
+        CHECK(!rises(bounds.get() + 1, n, bounds[1] + 1, bounds[n]));
+        const auto at = static_cast<std::size_t>(below(static_cast<std::int64_t>(n)));
+        lengths[at] += 1;
+        CHECK(first_uneven(bounds.get(), lengths.get(), n) == static_cast<std::ptrdiff_t>(at));
+        bounds[at + 1] = -1;
+        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n]));
+    }
+    const Exact<std::byte> eight(8);
+    const Seal seals[2] = {{eight.get(), 0}, {eight.get(), 1}};
+    CHECK(first_broken(seals, 1) == nullptr && first_broken(seals, 2) == eight.get());
+}
+
 static void test_pad() {
     for (const std::size_t element : {1u, 2u, 4u, 8u, 3u, 16u}) {
         for (const std::size_t width : {0u, 1u, 3u}) {
@@ -304,8 +404,10 @@ int main() {
     test_cntk_numbers();
     test_locate();
     test_gather();
+    test_strided();
     test_sparse();
     test_damage();
+    test_entries();
     test_pad();
     std::puts("kernels: ok");
     return 0;

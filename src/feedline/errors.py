@@ -6,8 +6,8 @@
     ├── SchemaError     a stream is missing, or has another shape or dtype
     ├── DataError       a file says something impossible (file, byte offset, line, sequence, stream)
     ├── StateError      a saved state does not fit (saved and current, side by side)
-    ├── WorkerError     a worker died; the original traceback is the cause
-    ├── StoreError      a peer of the key-value store is gone or disagrees (key, rank)
+    ├── WorkerError     code that runs for the user in a worker failed, or the worker died
+    ├── StoreError      a peer of a key-value store is gone or disagrees (ranks)
     └── CompatError     an old call has no modern meaning (old and modern spelling); an AttributeError too
 
 Every message says what was expected, what came, where, and what to do next. A wrong argument of a call is a
@@ -18,6 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def shown(value: object, most: int | None = None) -> str:
+    """A value for an error's text, cut to ``most`` characters; whatever a damaged file has made of it."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested deeply, or an int of thousands of digits
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
 
 
 class FeedlineError(Exception):
@@ -63,6 +72,22 @@ class DataError(FeedlineError):
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
 
+    def located(self, *, path: str | None = None, sequence: int | None = None) -> DataError:
+        """This error, or one that also says where, if it does not say so itself."""
+        if (self.path is not None or path is None) and (self.sequence is not None or sequence is None):
+            return self
+        located = DataError(
+            self.what,
+            path=path if self.path is None else self.path,
+            byte=self.byte,
+            line=self.line,
+            sequence=sequence if self.sequence is None else self.sequence,
+            stream=self.stream,
+            hint=self.hint,
+        )
+        located.__cause__ = self.__cause__
+        return located
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are rebuilt from `args` when they cross a process boundary; keyword fields need help.
         return (_rebuild_data_error, (type(self), self.args), self.__dict__)
@@ -91,8 +116,8 @@ class StateError(FeedlineError):
             keys = sorted(self.saved.keys() | self.current.keys())
             width = max(len(k) for k in keys)
             for key in keys:
-                lines.append(f"  {key:<{width}}  saved:   {self.saved.get(key)!r}")
-                lines.append(f"  {'':<{width}}  current: {self.current.get(key)!r}")
+                lines.append(f"  {key:<{width}}  saved:   {shown(self.saved.get(key))}")
+                lines.append(f"  {'':<{width}}  current: {shown(self.current.get(key))}")
         if hint:
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))

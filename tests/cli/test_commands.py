@@ -152,6 +152,14 @@ def test_convert_csv_columns(tmp_path):
     assert chunk["y"].rows.tolist() == [i % 3 for i in range(50)]
 
 
+def test_convert_in_random_order(npz, tmp_path):
+    found = document("convert", npz, tmp_path / "store", "--shuffle", "5", "--memory", "1k")
+    fl.convert(npz, tmp_path / "same", shuffle=5)
+    one, two = (sweep(fl.StoreDeserializer(tmp_path / name)) for name in ("store", "same"))
+    assert one == two != sweep(fl.open_corpus(npz))
+    assert found["sequences"] == 300
+
+
 def test_convert_leaves_nothing_of_damaged_data(tmp_path):
     path = tmp_path / "bad.ctf"
     path.write_text("0\t|x 1 2\n1\t|x 1 oops\n2\t|x 3 4\n")
@@ -162,6 +170,36 @@ def test_convert_leaves_nothing_of_damaged_data(tmp_path):
     assert not [p for p in tmp_path.iterdir() if "store" in p.name]
     found = document("convert", path, tmp_path / "store", "--stream", "x=2", "--skip-errors")
     assert (found["sequences"], found["skipped"]) == (2, 1)
+
+
+def test_inspect_and_plan_say_what_reading_costs(tmp_path):
+    """The default order is marked; figures of the disk are there where the file system has direct reads."""
+    x = np.random.default_rng(0).random((5000, 100), np.float32)
+    fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store", chunk_bytes=100_000)
+    cost = document("inspect", tmp_path / "store")["cost"]
+    assert cost["bytes"] == (tmp_path / "store" / "part-00000.arrow").stat().st_size
+    assert [name for name, order in cost["orders"].items() if order["default"]] == ["whole"]
+    assert cost["orders"]["windows"]["variance"] >= 1
+    shown = feedline("inspect", tmp_path / "store").stdout
+    assert "all (default)" in shown
+    assert "in the page cache" in shown
+    assert document("plan", tmp_path / "store")["cost"].keys() == cost.keys()
+    assert "in the page cache" not in feedline("plan", tmp_path / "store").stdout
+    large = np.zeros((5000, 1000), np.float32)
+    fl.convert(fl.ArrayDeserializer(x=large), tmp_path / "large")
+    assert "in the page cache" in feedline("plan", tmp_path / "large").stdout
+
+
+def test_bench_cold(tmp_path):
+    """Evicted before, one sweep at most, beside what bare reads give; data in memory is refused."""
+    x = np.random.default_rng(0).random((5000, 100), np.float32)
+    fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store")
+    found = document("bench", tmp_path / "store", "--cold", "--seconds", "20")
+    assert found["samples"] == 5000
+    assert 0 <= found["cold"]["resident_before"] <= 1
+    assert "of the data was in the page cache before" in feedline("bench", tmp_path / "store", "--cold").stdout
+    np.savez(tmp_path / "a.npz", x=x)
+    assert "data in files" in feedline("bench", tmp_path / "a.npz", "--cold", code=1).stderr
 
 
 # ---- plan ---------------------------------------------------------------------------------------------

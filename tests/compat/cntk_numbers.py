@@ -105,7 +105,7 @@ def results_do_not_follow_the_data(C):
 def a_users_function_cannot_write_to_the_graph(C):
     class Writes(C.ops.functions.UserFunction):
         def __init__(self, a):
-            super(Writes, self).__init__([a])  # noqa: UP008
+            super(Writes, self).__init__([a])
             self.kept = None
 
         def forward(self, a, device=None, outputs_to_retain=None):
@@ -203,7 +203,9 @@ def classification_error(C):
     o, t = [[[1, 2, 3], [3, 1, 0]]], [[[0, 0, 1], [0.9, 0.3, 0.2]]]
     found["matrices"] = values_and_gradients(C, f, o, t)
     for axis in (0, 1):
-        found["matrices, axis %d" % axis] = values_and_gradients(C, lambda a, b, axis=axis: f(a, b, axis=axis), o, t)[:2]
+        found["matrices, axis %d" % axis] = values_and_gradients(C, lambda a, b, axis=axis: f(a, b, axis=axis), o, t)[
+            :2
+        ]
     found["one class"] = values_and_gradients(C, f, [[5], [5]], [[1], [0]])
     return found
 
@@ -247,7 +249,9 @@ def other_criteria(C):
         "squared, repeated": values_and_gradients(C, C.squared_error, [[[0.2], [0.7]]], [[[1, 2]]]),
         "squared numbers": values_and_gradients(C, C.squared_error, [0.2, 3], [1, 4]),
         "cosine": values_and_gradients(C, C.cosine_distance, o, t),
-        "cosine of matrices": values_and_gradients(C, C.cosine_distance, [[[0.2, 0.7], [0.5, 1]]], [[[0, 1], [0.3, 2]]]),
+        "cosine of matrices": values_and_gradients(
+            C, C.cosine_distance, [[[0.2, 0.7], [0.5, 1]]], [[[0, 1], [0.3, 2]]]
+        ),
     }
 
 
@@ -293,9 +297,7 @@ def reductions_of_equals(C):
         "max of rows": values_and_gradients(C, lambda x: C.reduce_max(x, 1), [[[1, 3, 3], [2, 2, 2]]]),
         "max of all": values_and_gradients(C, C.reduce_max, [[[1, 3, 3], [2, 3, 2]]]),
         "global": values_and_gradients(C, lambda x: C.layers.GlobalMaxPooling()(x), [[[[1, 1], [1, 0]]]]),
-        "pooling": values_and_gradients(
-            C, lambda x: C.pooling(x, C.MAX_POOLING, (2, 2), (2, 2)), [[[[1, 1], [1, 1]]]]
-        ),
+        "pooling": values_and_gradients(C, lambda x: C.pooling(x, C.MAX_POOLING, (2, 2), (2, 2)), [[[[1, 1], [1, 1]]]]),
         "sequences": along_sequences([np.float32([[1, 2], [3, 2], [3, 1]]), np.float32([[1, 1]])]),
     }
     for name, axis in (("batch", C.Axis.default_batch_axis()), ("everything", C.Axis.all_axes())):
@@ -599,7 +601,10 @@ def networks(C):
         ("recurrent", lambda: L.Dense(2)(L.Recurrence(L.LSTM(4))(s))),
         ("gated", lambda: L.Recurrence(L.GRU(4))(s)),
         ("plain", lambda: L.Recurrence(L.RNNStep(4))(s)),
-        ("deep", lambda: L.Sequential([L.Embedding(5), L.Recurrence(L.LSTM(4)), L.Recurrence(L.GRU(6)), L.Dense(2)])(s)),
+        (
+            "deep",
+            lambda: L.Sequential([L.Embedding(5), L.Recurrence(L.LSTM(4)), L.Recurrence(L.GRU(6)), L.Dense(2)])(s),
+        ),
         ("both ways", both_ways),
         ("fold", lambda: L.Dense(2)(L.Fold(L.LSTM(4))(s))),
         ("peepholes", lambda: L.Recurrence(L.LSTM(4, use_peepholes=True))(s)),
@@ -608,7 +613,10 @@ def networks(C):
         ("stabilizer", lambda: L.Sequential([L.Dense(4), L.Stabilizer(), L.Dense(2)])(x)),
         ("batch normalization", lambda: L.Sequential([L.Dense(4), L.BatchNormalization(), L.Dense(2)])(x)),
         ("layer normalization", lambda: L.Sequential([L.Dense(4), L.LayerNormalization(), L.Dense(2)])(x)),
-        ("convolutions", lambda: L.Sequential([L.Convolution2D((3, 3), 8), L.Convolution2D((3, 3), 4), L.Dense(5)])(image)),
+        (
+            "convolutions",
+            lambda: L.Sequential([L.Convolution2D((3, 3), 8), L.Convolution2D((3, 3), 4), L.Dense(5)])(image),
+        ),
         ("transposed", lambda: L.ConvolutionTranspose2D((3, 3), 8)(image)),
         ("shared", shared),
         ("residual", residual),
@@ -673,7 +681,9 @@ def random_network(C, seed):
             lambda: C.softmax(a) * b,
             lambda: C.element_max(a, b, c),
             lambda: C.sequence.past_value(x * parameter(), parameter()) if sequences else C.pow(a, b),
-            lambda: C.layers.Recurrence(C.layers.GRU(3))(x * a) if sequences else C.layers.Dense(3)(C.layers.Dense(4)(a)),
+            lambda: (
+                C.layers.Recurrence(C.layers.GRU(3))(x * a) if sequences else C.layers.Dense(3)(C.layers.Dense(4)(a))
+            ),
             lambda: recurrence() if sequences else C.log_add_exp(a, b),
         ]
         pool.append(operations[kind]().output)
@@ -717,7 +727,14 @@ def products(C):
     for a, b in shapes:
         for first in (False, True):
             found["times_transpose %s %s %s" % (a, b, first)] = made(C.times_transpose, a, b, first)
-    for a, b in [((3,), (3, 2)), ((3,), (3,)), ((1, 3), (3, 2)), ((4, 3), (3, 2)), ((4, 3), (3,)), ((2, 4, 3), (4, 3, 2))]:
+    for a, b in [
+        ((3,), (3, 2)),
+        ((3,), (3,)),
+        ((1, 3), (3, 2)),
+        ((4, 3), (3, 2)),
+        ((4, 3), (3,)),
+        ((2, 4, 3), (4, 3, 2)),
+    ]:
         for first in (False, True):
             found["times %s %s %s" % (a, b, first)] = made(C.times, a, b, first)
     weights = C.Constant(np.ones((1, 5), f4))

@@ -224,6 +224,29 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, damage):
             trained(path, name)
 
 
+@pytest.mark.parametrize("damage", [damage_truncated, damage_a_tensor, damage_the_state, damage_foreign])
+def test_a_damaged_newest_is_passed_over(tmp_path, caplog, capsys, damage):
+    """Of several that were kept the newest whole one is used, and the others are named; without any it says so."""
+    path, name = text(tmp_path), tmp_path / "run" / "m"
+    whole = trained(path, tmp_path / "whole", frequency=20)
+    trained(path, name, frequency=20, preserve_all=True, max_samples=20)
+    trained(path, name, frequency=20, preserve_all=True, max_samples=60)
+    kept = {load_state(p)["trainer"]["learners"][0]["samples"]: p for p in name.parent.glob("*.ckp")}
+    newest = [p for p in name.parent.glob("*.ckp") if load_state(p) == load_state(kept[60])]
+    for damaged in newest:
+        content = damaged.read_bytes()
+        damage(damaged) if damage is not damage_the_state else damaged.write_bytes(content.replace(b": 60", b": 70"))
+    capsys.readouterr()
+    last = trained(path, name, frequency=20, preserve_all=True)
+    assert f"from the checkpoint '{kept[40].with_suffix('')}'" in capsys.readouterr().err
+    assert all(str(damaged) in caplog.text for damaged in newest)
+    assert weights(last) == weights(whole)
+    for damaged in name.parent.glob("*.ckp"):
+        damaged.write_bytes(b"torn")
+    with pytest.raises(RuntimeError, match=r"\.ckp"):
+        trained(path, name, preserve_all=True)
+
+
 def test_another_model_is_refused(tmp_path):
     trainer_of().save_checkpoint(str(tmp_path / "m"))
     model = torch.nn.Linear(2, 3)

@@ -426,6 +426,15 @@ def test_max_errors_counts(text):
         open_text(text, {"maxErrors": 1}, randomize=False, max_errors=9).next_minibatch(10)
 
 
+def test_missing_values_are_zeros_as_in_cntk(tmp_path):
+    """feedline's own reader calls them an error."""
+    path = tmp_path / "short.ctf"
+    path.write_text("|x 1 2\n|x 3\n|x\n")
+    source = C.io.MinibatchSource(deserializer(path, [{"name": "x", "field": "x"}], {}), randomize=False, max_sweeps=1)
+    (data,) = source.next_minibatch(3).values()
+    np.testing.assert_array_equal(data.asarray()[:, 0], [[1, 2], [3, 0], [0, 0]])
+
+
 def test_an_index_is_kept_where_it_is_asked_for(text):
     open_text(text).next_minibatch(1)
     assert [p.name for p in text.parent.iterdir()] == [text.name]

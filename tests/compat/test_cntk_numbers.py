@@ -30,10 +30,7 @@ def differences(theirs, ours, where=""):
         pairs = enumerate(zip(theirs, ours, strict=True))
         return [d for i, (a, b) in pairs for d in differences(a, b, f"{where}/{i}")]
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (theirs, ours))
-    if numbers:
-        alike = np.isclose(theirs, ours, rtol=2e-5, atol=1e-6)
-    else:
-        alike = theirs == ours
+    alike = np.isclose(theirs, ours, rtol=2e-5, atol=1e-6) if numbers else theirs == ours
     return [] if alike else [f"{where or 'whole'}: CNTK {theirs}, here {ours}"]
 
 
@@ -62,7 +59,9 @@ def batches(elements, *shapes):
     def drawn(lengths):
         count, *of = lengths
         sizes = dict(zip("abk", of, strict=True))
-        return st.tuples(*(arrays.arrays(np.float64, (count, *(sizes[n] for n in s)), elements=elements) for s in shapes))
+        return st.tuples(
+            *(arrays.arrays(np.float64, (count, *(sizes[n] for n in s)), elements=elements) for s in shapes)
+        )
 
     return st.tuples(*[st.integers(1, 3)] * 3, st.integers(1, 5)).flatmap(drawn)
 

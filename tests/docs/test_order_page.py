@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.feed.protocol import ChunkInfo
+from feedline.feed.timeline import BlockOrder, blocks
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import ChunkTable, Window
 
@@ -56,9 +59,44 @@ def test_the_timeline_delivers_the_order_of_the_page(page, seed, sweep, infos, b
     expected = page["sweep_order"](
         seed, sweep, [info.sequences for info in infos], cost, budget if unit else float("inf")
     )
-    timeline = FeedlineOrder(ChunkTable(infos), seed, True, window)
-    delivered = []
-    while len(delivered) < len(expected):
-        plan = timeline.window_at(sweep, len(delivered))
-        delivered += timeline.segment(plan, 0, plan.count).ordinals.tolist()
-    assert delivered == expected
+    assert delivered(FeedlineOrder(ChunkTable(infos), seed, True, window), sweep, len(expected)) == expected
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.builds(ChunkInfo, st.integers(0, 9), st.integers(0, 20), st.integers(0, 99)), min_size=1, max_size=12),
+    st.integers(1, 60),
+    st.sampled_from(["samples", "bytes"]),
+    st.integers(1, 40),
+    st.sampled_from([1, 7, 2**20]),
+)
+def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, most):
+    if not sum(info.sequences for info in infos):
+        return
+    cut = page["blocks"]([tuple(info) for info in infos], size, most)
+    column = ("sequences", "samples", "bytes").index(unit)
+    expected = page["sweep_order"](seed, 3, [b[0] for b in cut], [b[column] for b in cut], budget)
+    with mock.patch.multiple(blocks, BLOCK_BYTES=size, MOST_BLOCKS=most):
+        timeline = BlockOrder(ChunkTable(infos), seed, True, Window(**{unit: budget}))
+    table = timeline.blocks.table
+    assert list(zip(table.sequences, table.samples, table.bytes, strict=True)) == cut
+    assert delivered(timeline, 3, len(expected)) == expected
+
+
+def test_blocks_of_huge_corpora_are_larger():
+    """Ten tebibytes in chunks of 32 MiB stay within 2^20 blocks, each part of one chunk."""
+    n = 10 * 2**15
+    table = ChunkTable.of_columns(*(np.full(n, value) for value in (10**5, 10**15, 32 << 20)))
+    cut = blocks.Blocks(table)
+    assert len(cut.table) == 2 * n <= 2**20
+    assert cut.table.samples.tolist() == [5 * 10**14] * (2 * n)
+    assert cut.first[:4].tolist() == [0, 50000, 0, 50000]
+
+
+def delivered(timeline, sweep, count):
+    """Ordinals of a sweep of ``count`` sequences."""
+    found = []
+    while len(found) < count:
+        plan = timeline.window_at(sweep, len(found))
+        found += timeline.segment(plan, 0, plan.count).ordinals.tolist()
+    return found

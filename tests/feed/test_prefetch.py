@@ -11,9 +11,11 @@ import time
 import weakref
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed import prefetch
 from feedline.testing import sequences_of
 from tests.laws.corpora import CountedCorpus
 
@@ -28,6 +30,52 @@ def wait_for(condition):
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()
+
+
+class Told(CountedCorpus):
+    """Chunks whose stored bytes are as the test says, whatever they decode to."""
+
+    stored = np.full(1000, 1 << 40)
+
+    def chunks(self):
+        return [info._replace(bytes=size) for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)]
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch, sized):
+    """Half a window ahead is a stop at the beginning of each; the memory is that of two."""
+    monkeypatch.setattr(prefetch, "LEAST_AHEAD", 1)
+    corpus = Told([3] * 400, [20] * 20)
+    corpus.sized = sized
+    two = 10 * corpus.read(0).nbytes
+    corpus.reads.clear()
+    feed = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=5), max_sweeps=1)
+    for window in range(4):
+        feed.next_minibatch(100)
+        expected = min(20, 5 * (window + 2))
+        wait_for(lambda expected=expected: feed.stats().chunks_read >= expected)
+        feed.next_minibatch(100)
+        assert len(corpus.reads) == feed.stats().chunks_read == expected
+        wait_for(lambda: feed.stats().held_bytes <= two)
+        feed.next_minibatch(100)
+    assert feed.stats().peak_bytes <= two * 3 // 2  # at the edge the old window goes when the new one is in use
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
+    """Sizes are known once a chunk is read: what there is room for then is read then, not at the next window."""
+    how = {"shuffle": fl.Window(chunks=10), "threads": 1, "max_sweeps": 1}
+    corpus = Told([3] * 400, [10] * 40)
+    first = fl.MinibatchSource(corpus, **how)._timeline.window_at(0, 0).chunks
+    one = corpus.read(0).nbytes
+    corpus.reads.clear()
+    # Those behind the first window decode to a tenth of what those of the first make one expect.
+    corpus.stored, corpus.sized = np.where(np.isin(np.arange(40), first), one, 10 * one), sized
+    feed = fl.MinibatchSource(corpus, read_ahead=11 * one, **how)
+    for _ in range(5):
+        feed.next_minibatch(30)
+        wait_for(lambda: feed.stats().chunks_read == len(feed._reader._entries))
+    assert 20 <= len(corpus.reads) <= 21
 
 
 @pytest.mark.parametrize("at", [1, 3, 5])
@@ -82,6 +130,24 @@ def test_an_interrupt_while_chunks_are_taken_in_hides_no_error():
         damaged.next_minibatch(50)
     with pytest.raises(fl.DataError, match="planted"):
         damaged.next_minibatch(50)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_source_dropped_while_it_reads_ahead_is_freed_at_once(sized):
+    """What is to be read next names windows, which name the reader where only reading tells their sizes."""
+    gc.collect()
+    gc.disable()
+    try:
+        corpus = CountedCorpus([3] * 400, [20] * 20)
+        corpus.sized = sized
+        dropped = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), read_ahead=3 * corpus.read(0).nbytes)
+        dropped.next_minibatch(20)
+        reader = weakref.ref(dropped._reader)
+        wait_for(lambda: len(corpus.reads) > 3)
+        del dropped
+        wait_for(lambda: reader() is None)
+    finally:
+        gc.enable()
 
 
 def test_a_dropped_source_is_freed_at_once():
@@ -144,3 +210,25 @@ def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
+
+
+def test_what_failed_ahead_of_need_is_read_again_when_needed():
+    """A disk, or a lack of descriptors, that was in the way for a moment is told only if it still is."""
+
+    class Flaky(CountedCorpus):
+        failing = True
+
+        def read(self, chunk):
+            if self.failing and self.reads:
+                raise fl.DataError("too many open files")
+            return super().read(chunk)
+
+    corpus = Flaky([1] * 40, [10] * 4)
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, threads=1)
+    first = source.next_minibatch(10)
+    while not any(entry.future.done() and entry.slot < 0 for entry in source._reader._entries.values()):
+        time.sleep(0.01)
+    corpus.failing = False
+    assert [first.ids.tolist(), *(m.ids.tolist() for m in source.minibatches(10))] == [
+        list(range(start, start + 10)) for start in range(0, 40, 10)
+    ]

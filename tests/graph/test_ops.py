@@ -546,9 +546,7 @@ def test_a_weighted_cross_entropy_is_one_number(shape, kinds):
     rows = [[float(sample(x.detach(), k, i)) for i in range(count)] for x, k in zip(tensors, kinds, strict=True)]
     np.testing.assert_allclose(found.detach(), criteria.weighted_binary_cross_entropy(*rows), rtol=1e-12)
     (gradient,) = torch.autograd.grad(found, [tensors[0]])
-    np.testing.assert_allclose(
-        gradient.ravel(), criteria.weighted_binary_cross_entropy_gradient(*rows), rtol=1e-12
-    )
+    np.testing.assert_allclose(gradient.ravel(), criteria.weighted_binary_cross_entropy_gradient(*rows), rtol=1e-12)
     with pytest.raises(ValueError, match="one probability, one target and one weight a sample"):
         apply("weighted_binary_cross_entropy", [given((3,), "s"), given((3,), "s"), given((), "s")])
 

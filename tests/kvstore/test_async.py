@@ -215,7 +215,7 @@ def test_a_push_that_comes_again_is_taken_once(store):
     store.push("again", torch.ones(10))
     for link in store._links:
         link.drain(time.monotonic() + 30)
-        link._send(link._log[-1], (), False)
+        link._sent -= 1
     store.pull("again", out := torch.empty(10))
     assert out.tolist() == [1] * 10
 

@@ -165,6 +165,38 @@ def test_replicas_are_equal_to_the_bit_and_begin_as_worker_0_does(tmp_path):
     assert states[0] == states[1]
 
 
+def continued(rank, world, steps, folder):
+    """Some steps of Adam on the workers' mean, from where others have come; what is learned so far."""
+    store = create("dist_sync", timeout=30)
+    begins = steps[0]
+    store.init("w", torch.load(f"{folder}/w") if begins else torch.zeros(4))
+    store.set_optimizer("adam", learning_rate=0.1, rescale_grad=1 / world)
+    if begins:
+        store.load_optimizer_states(f"{folder}/states")
+    for step in steps:
+        store.push("w", torch.full((4,), step % 3 - 0.5))
+    store.pull("w", out := torch.empty(4))
+    if rank == 0:
+        store.save_optimizer_states(f"{folder}/states", dump_optimizer=True)
+        torch.save(out, f"{folder}/w")
+    store.barrier()
+    return out.tolist()
+
+
+def test_another_number_of_workers_goes_on_as_one_would(tmp_path):
+    """``rescale_grad`` is one over their number, and no file brings the old one back."""
+    run(continued, 2, world=2, steps=range(5), folder=str(tmp_path))
+    found = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
+    alone = create("local")
+    alone.init("w", torch.zeros(4))
+    alone.set_optimizer("adam", learning_rate=0.1)
+    for step in range(9):
+        alone.push("w", torch.full((4,), step % 3 - 0.5))
+    alone.pull("w", out := torch.empty(4))
+    assert found == [found[0]] * 3
+    assert found[0] == pytest.approx(out.tolist(), rel=1e-5)
+
+
 # ---- what goes wrong ------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -253,6 +255,51 @@ def test_numbers_go_along_if_asked(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
+@register_optimizer
+@dataclass
+class Averaged(rules.Test):
+    """A rule with a number of its own that another number of workers changes."""
+
+    name: ClassVar[str] = "averaged"
+    of_the_run: ClassVar[tuple[str, ...]] = ("rescale_grad", "workers")
+    workers: float = 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [(name, {}) for name in ("sgd", "adam", "rmsprop", "adagrad")] + [("averaged", {"workers": 4})]
+)
+def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_path):
+    numbers = {"rescale_grad": 0.5, "learning_rate": 0.25, **numbers}
+    trained(name, numbers, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
+    _, about = load_tensors(tmp_path / "s")
+    assert not {"rescale_grad", "workers"} & set(about["parameters"])
+    other = trained(name, {"rescale_grad": 0.125}, ["w"], [])
+    other.load_optimizer_states(tmp_path / "s")
+    assert (other._updater.learning_rate, other._updater.rescale_grad) == (0.25, 0.125)
+
+
+def test_what_older_files_say_of_it_is_passed_over(tmp_path):
+    trained("adam", {"learning_rate": 0.25}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
+    tensors, about = load_tensors(tmp_path / "s")
+    replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})
+    other = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
+    other.load_optimizer_states(tmp_path / "s")
+    assert (other._updater.learning_rate, other._updater.rescale_grad) == (0.25, 0.125)
+
+
+def test_states_that_are_no_floating_point_are_refused(tmp_path):
+    trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s")
+    tensors, about = load_tensors(tmp_path / "s")
+    replace_tensors(tmp_path / "s", {name: t.to(torch.int64) for name, t in tensors.items()}, about)
+    with pytest.raises(StateError, match="floating point"):
+        trained("momentum", {}, ["w"], []).load_optimizer_states(tmp_path / "s")
+
+
+def test_a_number_that_a_rule_does_not_have_is_refused():
+    with pytest.raises(RefusedError, match="rule"):
+        optimizer("sgd").set_parameters({"rule": 1.0})
+
+
 def test_the_file_is_safetensors_and_json(tmp_path):
     from safetensors import safe_open
 
@@ -268,6 +315,8 @@ TAMPERED = {
     "fewer counts": {"counts": []},
     "a list for a key": {"keys": [["w"]]},
     "counts of words": {"counts": ["x"]},
+    "counts without end": {"counts": [float("inf")]},
+    "counts below 0": {"counts": [-1]},
     "parameters that are none": {"parameters": [1]},
     "parameters out of range": {"parameters": {"beta1": 2}},
 }

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.timeline import blocks
 from tests.oracles.packing import Step
 
 
 class CountedCorpus(fl.Deserializer):
-    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows."""
+    """Ragged sequences in two streams: dense rows that name their sequence and step, and sparse one-hot rows.
 
-    def __init__(self, lengths, chunk_sizes, random_access=False, bad=()):
+    Sequences ``bad`` are told as unreadable; those ``hidden`` are as bad, but only their entries show it.
+    """
+
+    def __init__(self, lengths, chunk_sizes, random_access=False, bad=(), hidden=(), sliceable=False):
         assert sum(chunk_sizes) == len(lengths)
         self.schema = fl.Schema({"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True)})
-        self.random_access = random_access
+        self.random_access, self.sliceable = random_access, sliceable
         self._lengths = np.asarray(lengths, np.int64)
         self._starts = np.concatenate([[0], np.cumsum(chunk_sizes)]).astype(int)
-        self._bad = frozenset(bad)
+        self._bad, self._hidden = frozenset(bad), frozenset(hidden)
         self._lock = threading.Lock()
         self.reads = []
 
@@ -43,13 +48,25 @@ class CountedCorpus(fl.Deserializer):
     def read(self, chunk):
         with self._lock:
             self.reads.append(chunk)
-        a, b = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        return self._made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
+
+    def read_slice(self, chunk, start, stop):
+        if not self.sliceable:
+            return super().read_slice(chunk, start, stop)
+        a, b = (int(self._starts[chunk]) + i for i in (start, stop))
+        with self._lock:
+            self.reads.append((chunk, start, stop))
+        return self._made(a, b)
+
+    def _made(self, a, b):
         if a == b:
             x = fl.Value.from_dense(np.empty((0, 2), np.float32))
             y = fl.Value.from_csr([0], [], np.empty(0, np.float32), 7)
             return fl.Chunk(self.schema, {"x": x, "y": y})
         x = fl.Value.from_sequences([self.rows(i) for i in range(a, b)])
         y = fl.Value.one_hot([np.full(int(self._lengths[i]), i % 7) for i in range(a, b)], 7)
+        for i in self._hidden & set(range(a, b)):
+            y.indices[y.offsets[i - a] : y.offsets[i - a + 1]] = (7, -1, 2**31 - 1, -(2**31))[i % 4]
         errors = {i - a: fl.DataError("planted", sequence=i) for i in range(a, b) if i in self._bad}
         return fl.Chunk(self.schema, {"x": x, "y": y}, errors)
 
@@ -63,13 +80,18 @@ class World:
     random_access: bool
     settings: dict
     bad: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
     step: int = 16384  # sequences laid out at a time: small ones put segment boundaries into small worlds
+    block: int | None = None  # bytes of a block, where chunks are read in slices
 
     def corpus(self):
-        return CountedCorpus(self.lengths, self.chunk_sizes, self.random_access, self.bad)
+        return CountedCorpus(
+            self.lengths, self.chunk_sizes, self.random_access, self.bad, self.hidden, self.block is not None
+        )
 
     def source(self, **changes):
-        source = fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
+        with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):
+            source = fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
         source._axis.step = self.step
         return source
 
@@ -94,17 +116,23 @@ def worlds(draw, unit=None, order=None):
         "seed": draw(st.integers(0, 2**64 - 1)),
         "shuffle": draw(st.one_of(windows)),
         "order": name,
-        "read_ahead": draw(st.sampled_from([0, 200, 1 << 20])),
+        "read_ahead": draw(st.sampled_from([0, 200, 1 << 20, None])),
         "threads": draw(st.integers(1, 3)),
     }
     step = draw(st.sampled_from([16384, 1, 3, 7]))
-    return World(lengths, chunk_sizes, draw(st.booleans()), settings, step=step)
+    block = draw(st.sampled_from([None, 10, 45]))
+    return World(lengths, chunk_sizes, draw(st.booleans()), settings, step=step, block=block)
 
 
-def window_of(source):
-    """Number of chunks of the window in use: what a restore may read."""
-    plan = source._timeline.window_at(source.position.sweep, source.position.ordinal)
-    return len(plan.chunks)
+def chunks_of_windows(source, count):
+    """Number of chunks, or blocks, of the windows that the next ``count`` sequences stand in, at least one of them."""
+    timeline, position = source._timeline, source.position
+    plan = timeline.window_at(position.sweep, position.ordinal)
+    chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
+    while seen < count:
+        plan = timeline.window_after(plan)
+        chunks, seen = chunks + len(plan.chunks), seen + plan.count
+    return chunks
 
 
 def whole_order(world, sweeps):

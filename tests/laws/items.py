@@ -72,3 +72,78 @@ def content(batches):
         columns = [np.asarray(part) for part in (batch if isinstance(batch, (list, tuple)) else [batch])]
         out += [tuple(column[i].tobytes() for column in columns) for i in range(len(columns[0]))]
     return out
+
+
+class Slots(Plain):
+    """Item ``i`` is ``i``, ``1 + i % 3`` times."""
+
+    def __getitem__(self, index):
+        return np.full(1 + index % 3, index)
+
+
+class Looping:
+    """0 … n-1, iterated; without a state."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        for i in range(self.n):
+            yield self.item(i)
+
+    def item(self, i):
+        return i
+
+
+class Counting(Looping):
+    """The same, with a state."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < self.n:
+            item = self.item(self.at)
+            self.at += 1
+            yield item
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Shuffling:
+    """A sampler with a state: 0, 7, 14, … modulo n."""
+
+    def __init__(self, n):
+        self.n, self.drawn = n, 0
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        while self.drawn < self.n:
+            index = self.drawn * 7 % self.n
+            self.drawn += 1
+            yield index
+        self.drawn = 0
+
+    def state_dict(self):
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        self.drawn = state["drawn"]
+
+
+def numbers(samples):
+    """A ``collate_fn`` of corpora."""
+    return np.array([int(sample["x"]) for sample in samples])
+
+
+def doubled(sequence):
+    """A transform."""
+    return {"x": sequence["x"] * 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import operator
@@ -20,13 +21,19 @@ from tests.laws.corpora import CountedCorpus, worlds
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
     """Positions, fingerprints and all other sequences are those of the undamaged corpus, on every rank."""
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
+    # Some are found only when they are copied, by what their entries hold.
+    hidden = tuple(i for i in bad if world.lengths[i] and data.draw(st.booleans()))
+    told = tuple(set(bad) - set(hidden))
+    ahead = data.draw(st.sampled_from([0, 1 << 60]))  # bytes from which on minibatches are copied ahead
     folder = tmp_path_factory.mktemp("q")
     whole = world.source(max_sweeps=2)
-    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, bad)
+    damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
     ranks = [
         damaged.source(max_sweeps=2, partition=(i, count), on_error="skip", quarantine=folder / f"{i}.jsonl")
         for i in range(count)
     ]
+    for rank in ranks:
+        rank._ahead.threshold = ahead
     while True:
         expected = whole.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
@@ -53,6 +60,32 @@ def test_a_bad_sequence_raises_and_the_position_stays():
             source.next_minibatch(4)
         assert source.state_dict() == before
     assert source.next_minibatch(2).ids.tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("truncated", [None, 3])
+@pytest.mark.parametrize("random_access", [False, True])
+def test_an_index_out_of_range_is_a_bad_sequence(tmp_path, random_access, truncated):
+    """Raised with its place as often as it is met, or skipped and listed; in lanes and after transforms too."""
+    corpus = CountedCorpus([3] * 10, [5, 5], random_access, bad=[2], hidden=[6, 7])
+    settings = {"shuffle": False, "max_sweeps": 1, "truncation_length": truncated, "transforms": [dict]}
+    source = fl.MinibatchSource(corpus, **settings)
+    source.seek(samples=9)
+    if not truncated:  # lanes take more sequences in than they deliver
+        assert source.next_minibatch(9).ids.tolist() == [3, 4, 5]
+    before = source.state_dict()
+    for _ in range(2):
+        with pytest.raises(fl.DataError, match=r"expected indices in \[0, 7\), got 2147483647") as caught:
+            source.next_minibatch(9)
+        assert (caught.value.sequence, caught.value.stream, caught.value.path) == (6, "y", "data")
+        assert source.state_dict() == before
+    file = tmp_path / "q.jsonl"
+    source = fl.MinibatchSource(corpus, on_error="skip", quarantine=file, **settings)
+    ids = [i for minibatch in source.minibatches(9) for i in minibatch.ids.tolist()]
+    assert sorted(ids) == [0, 1, 3, 4, 5, 8, 9]  # lanes take turns
+    assert source.stats().skipped == 3
+    listed = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["sequence"] for line in listed] == [2, 6, 7]
+    assert listed[2]["reason"] == "expected indices in [0, 7), got -2147483648"
 
 
 def test_a_chunk_that_cannot_be_read_once_is_read_again():

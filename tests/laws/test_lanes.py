@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -305,7 +306,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     stop = data.draw(st.integers(0, 6))
     folder = tmp_path_factory.mktemp("q")
-    damaged = type(world)(world.lengths, world.chunk_sizes, world.random_access, world.settings, bad)
+    damaged = dataclasses.replace(world, bad=bad, step=16384)
 
     def source(rank):
         path = folder / f"{rank}.jsonl"

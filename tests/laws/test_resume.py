@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.testing import assert_resumes, sequences_of
-from tests.laws.corpora import CountedCorpus, window_of, worlds
+from tests.laws.corpora import CountedCorpus, chunks_of_windows, worlds
 
 
 def run(source, size, count):
@@ -48,8 +48,9 @@ def test_restoring_reads_at_most_one_window(world, size, stop):
     restored = world.source(read_ahead=0)
     restored.load_state_dict(state)
     assert restored.corpus.reads == []
-    restored.next_minibatch(1)
-    assert len(restored.corpus.reads) <= window_of(source)
+    minibatch = restored.next_minibatch(1)
+    # A window of blocks may hold nothing but sequences without samples: then a sample takes the next window too.
+    assert len(restored.corpus.reads) <= chunks_of_windows(source, len(minibatch.ids))
 
 
 @settings(max_examples=15)
@@ -132,7 +133,7 @@ def test_state_is_small_and_json():
         ({"seed": 4}, "seed=3"),
         ({"shuffle": fl.Window(chunks=3)}, r"shuffle=fl\.Window\(chunks=2\)"),
         ({"shuffle": False}, r"shuffle=fl\.Window\(chunks=2\)"),
-        ({"order": "cntk", "shuffle": True}, "order='feedline', .*shuffle="),
+        ({"order": "cntk", "shuffle": True}, "order='feedline-1', .*shuffle="),
         ({"filling": "cntk"}, "filling='global'"),
     ],
 )

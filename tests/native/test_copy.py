@@ -20,7 +20,7 @@ from tests.native.test_gather import dense_chunk, same, sparse_chunk
 
 def gatherer_of(seed=0, n=300, slots=3):
     rng = np.random.default_rng(seed)
-    gatherer = _native.Gatherer([False, False, True])
+    gatherer = _native.Gatherer([None, None, 99])
     for slot in range(slots):
         ragged = dense_chunk(rng, n, (7,), "float32", ragged=True)
         plain = dense_chunk(rng, n, (50,), "float64", ragged=False)
@@ -85,7 +85,7 @@ def test_arguments_may_be_written_to():
 def test_slots_may_come_and_go():
     """A copy keeps the chunks it began with, and lets them go with its result."""
     for change in ("remove", "replace", "clear", "drop"):
-        gatherer = _native.Gatherer([False])
+        gatherer = _native.Gatherer([None])
         rows = np.random.default_rng(2).random((400, 500))
         view = rows[:]
         alive = weakref.ref(view)
@@ -106,7 +106,7 @@ def test_slots_may_come_and_go():
 
 
 def test_dropping_lets_everything_go():
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     view = np.random.default_rng(2).random((400, 500))[:]
     alive = weakref.ref(view)
     gatherer.add(0, [(view, None)])
@@ -116,7 +116,7 @@ def test_dropping_lets_everything_go():
     gatherer.remove(0)
     assert alive() is None
     with pytest.raises(ValueError, match="at least one chunk"):
-        _native.Gatherer([False]).start(None, np.arange(4))
+        _native.Gatherer([None]).start(None, np.arange(4))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def run(script, *options):
     import numpy as np
     from feedline import _native
     rows = np.random.default_rng(0).random((4000, 500))
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(rows, None)])
     index = np.random.default_rng(1).permutation(4000)
     """
@@ -206,7 +206,7 @@ def test_a_forked_child_needs_no_thread_of_its_parent():
 def test_a_wait_can_be_interrupted():
     """One part of 400 MB takes longer than the wait between two looks for signals."""
     out = run("""
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(np.zeros((1, 50_000_000)), None)])
     for attempt in range(50):
         copy = gatherer.start(None, np.zeros(1, np.int64))

@@ -26,7 +26,7 @@ GENEROUS = 1 << 40
 SMALL = [f for f in FIELDS if f.dim < 100]
 
 
-def make_parser(fields, size_stream=-1, lenient=False, memory_limit=GENEROUS):
+def make_parser(fields, size_stream=-1, lenient=False, fill=True, memory_limit=GENEROUS):
     return _native.CtfParser(
         [f.name for f in fields],
         [f.dim for f in fields],
@@ -34,14 +34,15 @@ def make_parser(fields, size_stream=-1, lenient=False, memory_limit=GENEROUS):
         [f.float64 for f in fields],
         size_stream,
         lenient,
+        fill=fill,
         memory_limit=memory_limit,
     )
 
 
-def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, allowed_errors=-1, pad=b"7"):
+def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=True, allowed_errors=-1, pad=b"7"):
     """As the oracle's `Parsed`; the padding around the text is hostile on purpose."""
     buffer = np.frombuffer(pad * 64 + text + pad * 64, np.uint8)
-    streams, valid, errors, left = make_parser(fields, size_stream, lenient).parse(
+    streams, valid, errors, left = make_parser(fields, size_stream, lenient, fill).parse(
         buffer,
         64,
         np.array([e.offset for e in entries], np.int64),
@@ -97,13 +98,13 @@ def bits(sequences):
     return pattern(sequences)
 
 
-def check(text, fields, allowed_errors=-1, size_stream=-1, skip_ids=False, lenient=False):
+def check(text, fields, allowed_errors=-1, size_stream=-1, skip_ids=False, lenient=False, fill=True):
     name = fields[size_stream].name if size_stream >= 0 else None
     try:
         entries, _ = oracle.index(text, name, skip_ids, lenient)
     except oracle.IndexFailure:
         assume(False)
-    options = {"size_stream": size_stream, "lenient": lenient, "allowed_errors": allowed_errors}
+    options = {"size_stream": size_stream, "lenient": lenient, "fill": fill, "allowed_errors": allowed_errors}
     got = native_parse(text, entries, fields, **options)
     expected = oracle.parse(text, entries, fields, **options)
     assert got.errors == expected.errors
@@ -127,18 +128,24 @@ def test_tidy_texts_are_read_without_errors(text, lenient):
     sized=st.booleans(),
     skip_ids=st.booleans(),
     lenient=st.booleans(),
+    fill=st.booleans(),
 )
-@example(b"|A 1\n|A 2e", FIELDS[:1], -1, False, False, False)
-@example(b"0 |A 1\n0 |A 1 2 3 4\n0 |A x", FIELDS[:1], 9, False, False, False)
-@example(b"1 |A 1\n5", FIELDS[:1], 9, False, False, False)
+@example(b"|A 1\n|A 2e", FIELDS[:1], -1, False, False, False, True)
+@example(b"0 |A 1\n0 |A 1 2 3 4\n0 |A x", FIELDS[:1], 9, False, False, False, True)
+@example(b"0 |A 1\n0 |A 1 2 3\n0 |A", FIELDS[:1], 9, False, False, False, False)
+@example(b"1 |A 1\n5", FIELDS[:1], 9, False, False, False, True)
 @settings(max_examples=300)
-def test_equals_oracle(text, fields, allowed_errors, sized, skip_ids, lenient):
-    check(text, fields, allowed_errors, 0 if sized else -1, skip_ids, lenient)
+def test_equals_oracle(text, fields, allowed_errors, sized, skip_ids, lenient, fill):
+    check(text, fields, allowed_errors, 0 if sized else -1, skip_ids, lenient, fill)
 
 
-@given(text=damaged(texts(fields=SMALL, tidy=True)), allowed_errors=st.sampled_from([-1, 0, 2, 4, 50]))
-def test_damage_to_tidy_texts(text, allowed_errors):
-    check(text, SMALL, allowed_errors)
+@given(
+    text=damaged(texts(fields=SMALL, tidy=True)),
+    allowed_errors=st.sampled_from([-1, 0, 2, 4, 50]),
+    fill=st.booleans(),
+)
+def test_damage_to_tidy_texts(text, allowed_errors, fill):
+    check(text, SMALL, allowed_errors, fill=fill)
 
 
 @given(
@@ -267,6 +274,8 @@ def test_runs_of_zeros_of_every_length():
         rows += [b"|A" + b" 0" * k + b"\n" for k in range(dim + 1)] + [b"|A " + b"0 " * (dim + 1) + b"\n"]
         got = check(b"".join(rows), fields)
         assert got.valid == [True] * (len(rows) - 1) + [False]
+        got = check(b"".join(rows), fields, fill=False)
+        assert got.valid == [True] * dim + [False] * dim + [True, False]
 
 
 def test_memory_limit_is_an_error_with_both_figures():

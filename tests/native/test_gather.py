@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 
@@ -12,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline import _native
+from feedline.data.faults import BadEntriesError
+from feedline.errors import DataError
 from tests.oracles import gather as slow
 
 PAIR = [("a", "i4"), ("b", "f8")]
@@ -56,7 +62,7 @@ def dense_chunk(rng, n, shape, dtype, ragged):
 def sparse_chunk(rng, n, dtype, ragged):
     offsets = bounds(rng.integers(0, 4, n)) if ragged else None
     indptr = bounds(rng.integers(0, 6, int(offsets[-1]) if ragged else n))
-    return indptr, rng.integers(-5, 99, indptr[-1], np.int32), rng.random(indptr[-1]).astype(dtype), offsets
+    return indptr, rng.integers(0, 99, indptr[-1], np.int32), rng.random(indptr[-1]).astype(dtype), offsets
 
 
 def same(got, expected):
@@ -91,7 +97,7 @@ def test_gather(dense, sparse, sizes, n, by_slot, seed):
         some = bool(rng.random() < 0.7)  # a ragged stream may have chunks of one row a sequence
         parts = [dense_chunk(rng, size, shape, dtype, ragged and some) for dtype, shape, ragged in dense]
         chunks[int(slot)] = parts + [sparse_chunk(rng, size, dtype, ragged and some) for dtype, ragged in sparse]
-    gatherer = _native.Gatherer([False] * len(dense) + [True] * len(sparse))
+    gatherer = _native.Gatherer([None] * len(dense) + [99] * len(sparse))
     for slot, parts in chunks.items():
         gatherer.add(slot, parts)
     assert gatherer.slots == sorted(chunks)
@@ -111,12 +117,89 @@ def test_gather(dense, sparse, sizes, n, by_slot, seed):
         same(value, expected)
 
 
+@st.composite
+def views(draw):
+    """An array whose rows are a view of another: cut, stepped, turned, repeated, overlapping."""
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    size = int(np.prod(shape))
+    base = rows_of(np.random.default_rng(draw(st.integers(0, 99))), size, (), dtype).reshape(shape)
+    for _ in range(draw(st.integers(0, 4))):
+        axis = draw(st.integers(0, base.ndim - 1))
+        kind = draw(st.sampled_from(["step", "turn", "swap", "repeat", "window", "cut"]))
+        if kind == "step":
+            base = base[(slice(None),) * axis + (slice(None, None, draw(st.sampled_from([1, 2, 3, -1, -2]))),)]
+        elif kind == "turn":
+            base = base.transpose(draw(st.permutations(range(base.ndim))))
+        elif kind == "swap":
+            base = base.swapaxes(0, axis)
+        elif kind == "repeat":
+            base = np.broadcast_to(base, (3, *base.shape))
+        elif kind == "window" and base.ndim < 6 and base.shape[axis]:
+            width = draw(st.integers(1, base.shape[axis]))
+            base = np.lib.stride_tricks.sliding_window_view(base, width, axis)
+        elif kind == "cut":
+            base = base[(slice(None),) * axis + (slice(draw(st.integers(0, 1)), None),)]
+    return base
+
+
+@given(st.lists(views(), min_size=1, max_size=3), st.integers(0, 30), st.integers(0, 2**32))
+@settings(max_examples=300)
+def test_rows_may_be_any_view(arrays, n, seed):
+    """Views are copied row by row from where they lie; chunks with and without strides may be mixed."""
+    rng = np.random.default_rng(seed)
+    chunks = {0: (arrays[0], None)}
+    for other in arrays[1:]:
+        if other.shape[1:] == arrays[0].shape[1:] and other.dtype == arrays[0].dtype:
+            chunks[len(chunks)] = (other, None)
+    chunks[len(chunks)] = (np.ascontiguousarray(arrays[0]), None)
+    gatherer = _native.Gatherer([None])
+    for slot, part in chunks.items():
+        gatherer.add(slot, [part])
+    filled = [slot for slot, (rows, _) in chunks.items() if len(rows)]
+    picked = rng.choice(filled, n if filled else 0) if filled else ints([])
+    index = ints([rng.integers(len(chunks[int(slot)][0])) for slot in picked])
+    expected = slow.dense(chunks, picked, index)
+    same(gatherer.gather(picked.astype(np.uint32), index)[0], expected)
+    if len(index):
+        same(gatherer.start(picked.astype(np.uint32), index).result()[0], expected)
+
+
+def test_views_are_kept_alive_and_not_copied():
+    base = np.arange(100)
+    windows = np.lib.stride_tricks.sliding_window_view(base, 10)
+    gatherer = _native.Gatherer([None])
+    gatherer.add(0, [(windows, None)])
+    base[50] = -1
+    del base, windows
+    gc.collect()
+    ((rows, _),) = gatherer.gather(None, ints([41, 0, 90]))
+    assert rows[0].tolist() == [*range(41, 50), -1]
+    assert rows[1].tolist() == list(range(10))
+    assert rows[2].tolist() == list(range(90, 100))
+    gatherer.remove(0)
+    with pytest.raises(IndexError):
+        gatherer.gather(None, ints([0]))
+
+
+def test_views_of_sequences_of_several_rows_are_refused():
+    rows = np.arange(20)[::2]
+    gatherer = _native.Gatherer([None])
+    with pytest.raises(ValueError, match="C-contiguous"):
+        gatherer.add(0, [(rows, ints([0, 10]))])
+    gatherer.add(0, [(rows, None)])
+    gatherer.add(1, [(np.arange(6), ints([0, 2, 6]))])
+    assert gatherer.gather(np.zeros(2, np.uint32), ints([3, 1]))[0][0].tolist() == [6, 2]
+    with pytest.raises(ValueError, match="contiguous rows in all chunks"):
+        gatherer.gather(np.array([0, 1], np.uint32), ints([0, 0]))
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 17, 32, 40, 63, 64, 65, 128, 200, 256, 257, 600])
 def test_every_row_size_across_blocks(width):
     rng = np.random.default_rng(width)
     rows = rng.integers(0, 256, (700, width), np.uint8)
     index = rng.integers(0, 700, 1300)
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(rows, None)])
     gatherer.add(1, [(rows[::-1].copy(), None)])
     assert np.array_equal(gatherer.gather(None, index)[0][0], rows[index])
@@ -133,7 +216,7 @@ def test_threads_do_not_change_a_large_copy(threads):
         dense_chunk(rng, 9000, (20,), "float32", ragged=True),
         sparse_chunk(rng, 9000, "float64", ragged=True),
     ]
-    gatherer = _native.Gatherer([False, False, True])
+    gatherer = _native.Gatherer([None, None, 99])
     gatherer.add(0, parts)
     index = rng.permutation(9000)
     got = gatherer.gather(None, index, threads=threads)
@@ -144,7 +227,7 @@ def test_threads_do_not_change_a_large_copy(threads):
 
 def test_large_copy_of_fewer_sequences_than_threads():
     rows = np.arange(2**19, dtype=np.float64).reshape(2, -1)
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(rows, None)])
     assert np.array_equal(gatherer.gather(None, ints([1]), threads=8)[0][0], rows[1:])
 
@@ -160,7 +243,7 @@ def test_chunks_live_as_long_as_they_are_held():
         rows = np.ones((3, 2)).view(Rows)
         return rows, weakref.ref(rows)
 
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     (a, dead_a), (b, dead_b), (c, dead_c) = chunk(), chunk(), chunk()
     for slot, rows in enumerate([a, b, c]):
         gatherer.add(slot, [(rows, None)])
@@ -175,7 +258,7 @@ def test_chunks_live_as_long_as_they_are_held():
 
     # A cycle through a chunk is found by the garbage collector.
     d, dead_d = chunk()
-    d.holder = cyclic = _native.Gatherer([False])
+    d.holder = cyclic = _native.Gatherer([None])
     cyclic.add(0, [(d, None)])
     del d, cyclic
     gc.collect()
@@ -183,7 +266,7 @@ def test_chunks_live_as_long_as_they_are_held():
 
 
 def test_slots_are_used_again_and_keep_the_type():
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(5, [(np.zeros((2, 3)), None)])
     gatherer.remove(5)
     assert gatherer.slots == []
@@ -195,7 +278,7 @@ def test_slots_are_used_again_and_keep_the_type():
 
 def test_chunks_may_come_and_go_while_others_are_copied():
     """A second thread gathers, without the GIL, from a slot that the first keeps taking away."""
-    gatherer = _native.Gatherer([False, True])
+    gatherer = _native.Gatherer([None, 20_000])
     n = 20_000
 
     def chunk(value):
@@ -304,7 +387,7 @@ def with_sparse(indptr=GOOD[1][0], indices=GOOD[1][1], values=GOOD[1][2], offset
     ],
 )
 def test_add_refuses_and_changes_nothing(streams, error, message):
-    gatherer = _native.Gatherer([False, True])
+    gatherer = _native.Gatherer([None, 20_000])
     gatherer.add(0, GOOD)
     with pytest.raises(error, match=message):
         gatherer.add(3, streams)
@@ -313,7 +396,7 @@ def test_add_refuses_and_changes_nothing(streams, error, message):
 
 
 def test_add_refuses_other_types_and_taken_slots():
-    gatherer = _native.Gatherer([False, True])
+    gatherer = _native.Gatherer([None, 20_000])
     gatherer.add(0, GOOD)
     with pytest.raises(ValueError, match=r"stream 0 of slot 1: expected dtype float32 .*, got float64"):
         gatherer.add(1, with_dense(rows=np.zeros((4, 2))))
@@ -334,7 +417,7 @@ def test_add_refuses_other_types_and_taken_slots():
 @pytest.mark.parametrize("bad", [-1, 10, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("place", [0, 57, 99])
 def test_bad_index_is_found_wherever_it_is(bad, place):
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     for slot in (0, 2):
         gatherer.add(slot, [(np.zeros(10), None)])
     index = np.arange(100) % 10
@@ -346,7 +429,7 @@ def test_bad_index_is_found_wherever_it_is(bad, place):
 
 @pytest.mark.parametrize("slot", [1, 3, 2**32 - 1])
 def test_bad_slot_is_found(slot):
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     for held in (0, 2):
         gatherer.add(held, [(np.zeros(10), None)])
     with pytest.raises(IndexError, match=f"place 1: expected a slot that holds a chunk, got slot {slot}"):
@@ -354,7 +437,7 @@ def test_bad_slot_is_found(slot):
 
 
 def test_gather_refuses_other_arguments():
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     with pytest.raises(ValueError, match=r"call add\(\) first"):
         gatherer.gather(None, ints([]))
     gatherer.add(1, [(np.zeros(10), None)])
@@ -374,25 +457,363 @@ def test_gather_refuses_other_arguments():
 @pytest.mark.parametrize("value", [-1, 2**62, -(2**63)])
 def test_offsets_that_change_later_are_an_error_and_not_a_wild_read(value):
     offsets, indptr = ints([0, 1, 2, 4]), ints([0, 1, 2, 3, 3])
-    gatherer = _native.Gatherer([False, True])
+    gatherer = _native.Gatherer([None, 20_000])
     sparse = (indptr, ints([0, 1, 2], np.int32), np.ones(3), ints([0, 1, 2, 4]))
     gatherer.add(0, [(np.zeros(4), offsets), sparse])
     offsets[1] = value
-    with pytest.raises(ValueError, match="stream 0, place 1: expected the chunk's offsets to stay"):
+    with pytest.raises(DataError, match="expected offsets as they were when their chunk was read"):
         gatherer.gather(None, ints([2, 0]))
     offsets[1] = 1
     indptr[2] = value
-    with pytest.raises(ValueError, match="stream 1, place 0: expected the chunk's offsets to stay"):
+    with pytest.raises(DataError, match="expected offsets as they were when their chunk was read"):
         gatherer.gather(None, ints([1]))
+
+
+@pytest.mark.parametrize(("row", "value"), [(1, -1), (1, 2**62), (1, 3), (2, 0)])
+def test_bounds_within_a_sequence_that_change_later_are_an_error(row, value):
+    """Its ends are looked at when it is planned, its rows where they have been copied to."""
+    indptr = ints([0, 1, 2, 3, 4])
+    gatherer = _native.Gatherer([5])
+    gatherer.add(0, [(indptr, ints([0, 1, 2, 3], np.int32), np.ones(4), ints([0, 0, 3, 4]))])
+    gatherer.gather(None, ints([1]))
+    indptr[row] = value
+    with pytest.raises(DataError, match="expected offsets as they were when their chunk was read"):
+        gatherer.gather(None, ints([0, 1, 2]))
+    with pytest.raises(DataError, match="expected offsets as they were when their chunk was read"):
+        gatherer.start(None, ints([1])).result()
+    assert gatherer.gather(None, ints([0, 2]))[0][0].tolist() == [0, 1]
 
 
 def test_totals_beyond_int64_are_an_error():
     rows = np.empty((2**62, 0), np.uint8)
-    gatherer = _native.Gatherer([False])
+    gatherer = _native.Gatherer([None])
     gatherer.add(0, [(rows, ints([0, 2**62]))])
     assert gatherer.gather(None, ints([0]))[0][0].shape == (2**62, 0)
-    with pytest.raises(ValueError, match="place 1: "):
+    with pytest.raises(DataError, match="less than 2\\*\\*63 rows in all"):
         gatherer.gather(None, ints([0, 0]))
+    gatherer.remove(0)
+    gatherer.add(0, [(np.empty((2**63 - 1, 0), np.uint8), ints([0, 2**63 - 1]))])
+    gatherer.add(1, [(np.empty((1, 0), np.uint8), None)])
+    with pytest.raises(DataError, match="less than 2\\*\\*63 rows in all"):
+        gatherer.gather(ints([0, 1], np.uint32), ints([0, 0]))
+
+
+# ---- entries
+
+# On either side of both bounds, and of what 16 and 32 bits hold.
+EDGES = [0, 1, 2, 6, 7, 8, 2**15, 2**16, 2**24, 2**31 - 2, 2**31 - 1, -1, -2, -7, -(2**31)]
+
+
+@given(st.lists(st.sampled_from(EDGES), max_size=70), st.sampled_from([0, 1, 7, 2**16, 2**31 - 1, 2**31, 2**40]))
+def test_bad_indices_are_found(indices, classes):
+    array = ints(indices, np.int32)
+    assert _native.first_bad_index(array, classes) == slow.bad_index(array, classes)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 31, 32, 33, 1023, 1024, 1025, 5000])
+def test_bad_indices_are_found_wherever_they_are(n):
+    for place in {0, n // 2, n - 1}:
+        for bad in (7, -1):
+            array = np.full(n, 6, np.int32)
+            array[place] = bad
+            assert _native.first_bad_index(array, 7) == place
+            assert _native.first_bad_index(array[:place], 7) == -1
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.data())
+def test_uneven_lengths_are_found(lengths, data):
+    offsets, wanted = bounds(lengths), ints(lengths, np.int32)
+    assert _native.first_uneven(offsets, wanted) == -1
+    for array in (offsets, wanted):
+        if len(array):
+            place = data.draw(st.integers(0, len(array) - 1))
+            array[place] += data.draw(st.sampled_from([1, -1, 2**30]))
+    assert _native.first_uneven(offsets, wanted) == slow.uneven(offsets, wanted)
+
+
+def test_bounds_and_their_end():
+    assert _native.bounds_end(ints([0, 0, 3]), "offsets") == 3
+    for array, message in (
+        ([], "at least one entry"),
+        ([1, 3], "`offsets` to start at 0, got 1"),
+        ([0, 4, 3, 5], "`offsets` to never fall, got 4 then 3 at entries 1 and 2"),
+        ([0, -1], "`offsets` to never fall, got 0 then -1 at entries 0 and 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.bounds_end(ints(array), "offsets")
+
+
+@given(st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.integers(0, 20))
+def test_a_copy_of_an_array(dtype, shape, n):
+    rows = rows_of(np.random.default_rng(n), n, shape, dtype)
+    same((_native.copied(rows),), (rows,))
+    for view in (rows[::2], rows[::-1], rows.T, np.broadcast_to(rows, (2, *rows.shape)), rows[:1].reshape(-1)[:1]):
+        same((_native.copied(view),), (view,))
+    with pytest.raises(TypeError, match="numpy array"):
+        _native.copied([1])
+    with pytest.raises(ValueError, match="dtype of fixed size"):
+        _native.copied(np.array([None]))
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    st.integers(0, 1500),
+    st.sampled_from([1, 7, 99]),
+    st.booleans(),
+    st.sampled_from([1, 3, 2000]),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=100)
+def test_bad_entries_are_told_and_mended(sizes, n, classes, ragged, threads, seed):
+    """Sparse indices and bools: which sequences have bad ones, what the first was, and 0 in their place."""
+    rng = np.random.default_rng(seed)
+    chunks = []
+    for size in sizes:
+        flags, offsets = dense_chunk(rng, size, (3,), "bool", ragged)
+        flags = flags.copy()
+        flags.view(np.uint8)[rng.random(flags.shape) < 0.02] = rng.integers(2, 256)
+        indptr, _, values, bounds_ = sparse_chunk(rng, size, "float32", ragged)
+        indices = rng.integers(0, classes, len(values), np.int32)
+        indices[rng.random(len(values)) < 0.02] = rng.choice(ints([classes, -1, 2**31 - 1, -(2**31)]))
+        # Any byte may be a number.
+        plain = (np.full((len(flags), 2), 200, np.uint8), offsets)
+        chunks.append([(flags, offsets), (indptr, indices, values, bounds_), plain])
+    gatherer = _native.Gatherer([None, classes, None], bools=True)
+    for slot, chunk in enumerate(chunks):
+        gatherer.add(slot, chunk)
+    slots = rng.integers(0, len(sizes), n).astype(np.uint32)
+    index = ints([rng.integers(sizes[slot]) for slot in slots])
+    flags = slow.dense({slot: chunk[0] for slot, chunk in enumerate(chunks)}, slots, index)
+    sparse = slow.sparse({slot: chunk[1] for slot, chunk in enumerate(chunks)}, slots, index)
+    plain = slow.dense({slot: chunk[2] for slot, chunk in enumerate(chunks)}, slots, index)
+    expected, found = [], []
+    for stream, (value, good) in enumerate([(flags, lambda b: b < 2), (sparse, lambda i: 0 <= i < classes)]):
+        whole, bad = slow.mended(value, good)
+        expected.append(whole)
+        found += [(place, stream, entry, classes if stream else None) for place, entry in bad.items()]
+    for call in (
+        lambda: gatherer.gather(slots, index, threads=threads),
+        lambda: gatherer.start(slots, index).result(),
+    ):
+        try:
+            got = call()
+            assert found == []
+        except BadEntriesError as error:
+            assert [entry[:4] for entry in error.entries] == sorted(found)  # noqa: PT017  # some have no bad entry
+            got = error.arrays
+        if n:
+            for value, oracle in zip(got, [*expected, plain], strict=True):
+                same(value, oracle)
+
+
+def test_bools_are_left_alone_unless_asked():
+    rows = ints([0, 1, 2, 255], np.uint8).view(bool)
+    plain, asked = _native.Gatherer([None]), _native.Gatherer([None], bools=True)
+    for gatherer in (plain, asked):
+        gatherer.add(0, [(rows, None)])
+    assert plain.gather(None, ints([3, 2]))[0][0].view(np.uint8).tolist() == [255, 2]
+    with pytest.raises(BadEntriesError, match="expected bools of 0 or 1, got 255"):
+        asked.gather(None, ints([0, 3, 2]))
+
+
+def test_bad_bools_of_views():
+    flags = np.zeros(50, np.uint8)
+    flags[[17, 30]] = 5, 9
+    gatherer = _native.Gatherer([None], bools=True)
+    gatherer.add(0, [(np.lib.stride_tricks.sliding_window_view(flags.view(bool), 4), None)])
+    with pytest.raises(BadEntriesError) as caught:
+        gatherer.gather(None, ints([0, 14, 17, 28, 40]))
+    found = [(entry.place, entry.entry, entry.address) for entry in caught.value.entries]
+    start = flags.__array_interface__["data"][0]
+    assert found == [(1, 5, start + 14), (2, 5, start + 17), (3, 9, start + 28)]
+    assert not caught.value.arrays[0][0].view(np.uint8).any()
+
+
+@pytest.mark.parametrize(
+    ("classes", "error"), [(True, TypeError), (False, TypeError), ("5", TypeError), (-1, ValueError)]
+)
+def test_classes_are_numbers_or_none(classes, error):
+    with pytest.raises(error, match="classes"):
+        _native.Gatherer([classes])
+
+
+@pytest.mark.skipif("FEEDLINE_SIMD" in os.environ, reason="this run already is a variant")
+def test_the_portable_variant_passes_all_of_this():
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "bad or gather or threads",
+            __file__,
+        ],
+        env={**os.environ, "FEEDLINE_SIMD": "portable"},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+# ---- files that are cut under their maps
+
+PAGE = os.sysconf("SC_PAGESIZE")
+
+
+def mapped(path, array):
+    """A map of a file that holds ``array``."""
+    array.tofile(path)
+    return np.memmap(path, array.dtype, "r", shape=array.shape)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("what", ["rows", "offsets", "ragged", "indptr", "indices", "values", "bounds"])
+def test_a_file_that_is_cut_under_a_copy_is_an_error_that_names_it(tmp_path, what, large):
+    """Each array that a gather follows, by itself; small copies with the GIL, large ones on threads without it."""
+    n = 40_000 if large else 4000
+    arrays = {
+        "rows": np.ones((n, 8)),
+        "offsets": np.arange(n + 1),
+        "ragged": np.ones((n, 8)),
+        "indptr": np.arange(n + 1),
+        "indices": np.ones(n, np.int32),
+        "values": np.ones(n),
+        "bounds": np.arange(n + 1),
+    }
+    path = tmp_path / f"the {what}"
+    arrays[what] = mapped(path, arrays[what])
+    gatherer = _native.Gatherer([None, None, 2])
+    sparse = tuple(arrays[name] for name in ("indptr", "indices", "values", "bounds"))
+    chunk = [(arrays["rows"], None), (arrays["ragged"], arrays["offsets"]), sparse]
+    gatherer.add(0, chunk)
+    index = np.random.default_rng(0).permutation(n)
+    expected = gatherer.gather(None, index)
+    os.truncate(path, PAGE + 100)
+    calls = [
+        lambda: gatherer.gather(None, index, threads=3),
+        lambda: gatherer.gather(None, ints([n - 1])),
+        lambda: gatherer.start(None, index).result(),
+        lambda: _native.copied(np.asarray(arrays[what])),
+        lambda: _native.crc32c(arrays[what]),
+    ]
+    if what in ("offsets", "indptr", "bounds"):
+        calls += [lambda: gatherer.add(1, chunk), lambda: _native.bounds_end(np.asarray(arrays[what]), "x")]
+    for call in calls * 2:
+        with pytest.raises(DataError, match=f"got one that was cut to {PAGE + 100} bytes") as caught:
+            call()
+        assert caught.value.path == str(path)
+        assert caught.value.byte >= PAGE
+    assert gatherer.slots == [0]
+    # What is still there is copied as ever, and so is everything once the file is whole again.
+    few = gatherer.gather(None, ints([3, 1]))
+    assert [array.tolist() for array in few[0][:1]] == [arrays["rows"][[3, 1]].tolist()]
+    whole = np.ones((n, 8)) if what in ("rows", "ragged") else np.ones(n, arrays[what].dtype)
+    whole = np.arange(n + 1) if what in ("offsets", "indptr", "bounds") else whole
+    with open(path, "r+b") as file:
+        file.write(whole.tobytes())
+    for value, oracle in zip(gatherer.gather(None, index), expected, strict=True):
+        same(value, oracle)
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_seal_tells_a_file_that_is_cut_within_a_page(tmp_path, cut):
+    """Its end reads as zeros, without a fault; also when other slots' files are whole."""
+    rows = [mapped(tmp_path / name, np.arange(1, 51, dtype=np.uint8).reshape(10, 5)) for name in ("a", "b", "c")]
+    gatherer = _native.Gatherer([None])
+    for slot, array in enumerate(rows):
+        seal = np.asarray(array).reshape(-1)[-8:]
+        gatherer.add(slot, [(array, None)], [seal] if slot < 2 else ())
+    gatherer.gather(ints([0, 1, 2], np.uint32), ints([9, 9, 9]))
+    os.truncate(tmp_path / "a", 50 - cut)
+    os.truncate(tmp_path / "c", 50 - cut)
+    for _ in range(2):
+        for slots, index in (([0], [0]), ([1, 0, 1], [1, 2, 3]), ([2, 1, 0], [1, 1, 1])):
+            for call in (gatherer.gather, lambda *at: gatherer.start(*at).result()):
+                with pytest.raises(DataError, match="got one that was") as caught:
+                    call(ints(slots, np.uint32), ints(index))
+                assert caught.value.path == str(tmp_path / "a")
+    assert gatherer.gather(ints([1, 2], np.uint32), ints([9, 9]))[0][0][0].tolist() == [46, 47, 48, 49, 50]
+    gatherer.remove(0)
+    with pytest.raises(DataError, match="got one that was"):
+        fresh = _native.Gatherer([None])
+        fresh.add(0, [(rows[1], None)], [np.asarray(rows[1]).reshape(-1)[-8:]])
+        os.truncate(tmp_path / "b", 0)
+        fresh.gather(None, ints([0]))
+    with pytest.raises(ValueError, match="a seal of 8 bytes"):
+        gatherer.add(0, [(np.zeros((2, 5), np.uint8), None)], [np.zeros(7, np.uint8)])
+
+
+def in_a_process(script):
+    """How a Python process ends that has a gatherer over a mapped file ``path``, and `cut` to cut it."""
+    start = """
+    import faulthandler, os, resource, signal, sys, tempfile, time
+    import numpy as np
+    from feedline import _native, DataError
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    path = tempfile.mkstemp()[1]
+    np.ones((5000, 8)).tofile(path)
+    rows = np.memmap(path, float, "r", shape=(5000, 8))
+    gatherer = _native.Gatherer([None])
+    gatherer.add(0, [(rows, None)])
+    index = np.arange(5000)
+    gatherer.gather(None, index)
+
+    def cut():
+        os.truncate(path, 4096)
+        os.unlink(path)
+
+    def gather():
+        try:
+            gatherer.gather(None, index)
+        except DataError as error:
+            print("told", flush=True)
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(start) + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("enabled", ["never", "before", "after", "and disabled"])
+def test_others_keep_the_signal(enabled):
+    """Outside of a copy a bus error ends the process, with faulthandler's traceback where that was asked for."""
+    done = in_a_process(f"""
+    enabled = {enabled!r}
+    if enabled != "never":
+        faulthandler.enable()
+    if enabled == "and disabled":
+        faulthandler.disable()
+    if enabled == "after":
+        time.sleep(0.1)  # the handler is looked for again
+    cut()
+    time.sleep(0.1)
+    gather()
+    gather()
+    print(rows.sum())
+    """)
+    assert done.stdout == "told\n" * 2
+    assert done.returncode == -7
+    assert ("Fatal Python error: Bus error" in done.stderr) == (enabled in ("before", "after"))
+
+
+def test_a_handler_of_python_and_a_forked_child():
+    done = in_a_process("""
+    signal.signal(signal.SIGBUS, lambda *_: print("got it", flush=True))
+    time.sleep(0.1)
+    cut()
+    gather()
+    os.kill(os.getpid(), signal.SIGBUS)
+    if os.fork() == 0:
+        gather()
+        os._exit(0)
+    os.wait()
+    """)
+    assert (done.stdout, done.returncode, done.stderr) == ("told\ngot it\ntold\n", 0, "")
 
 
 # ---- padding

@@ -1,7 +1,7 @@
 """Slow, obvious twins of CNTK's criteria and metrics: one sample at a time, one element at a time, in double precision.
 
 From the formulas that CNTK documents; what they give at the edges was checked beside CNTK 2.7 (see
-tests/compat/cntk_numbers.json). With `gradients`, also what CNTK gives as gradients, by these formulas' own derivatives.
+tests/compat/cntk_numbers.json). With `gradients`, also what CNTK gives as gradients, by these formulas' derivatives.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def missed_by_the_best(scores, targets, top):
 def binary_cross_entropy(outputs, targets):
     """Element by element."""
     pairs = np.nditer(np.broadcast_arrays(outputs, targets))
-    each = [-(t * log(p + EPSILON) + (1 - t) * log(ONE_AND_EPSILON - p)) for p, t in (map(float, pair) for pair in pairs)]
+    each = [
+        -(t * log(p + EPSILON) + (1 - t) * log(ONE_AND_EPSILON - p)) for p, t in (map(float, pair) for pair in pairs)
+    ]
     return np.array(each).reshape(np.broadcast_shapes(np.shape(outputs), np.shape(targets)))
 
 
@@ -120,9 +122,7 @@ def binary_cross_entropy_gradients(outputs, targets):
 
 def weighted_binary_cross_entropy(outputs, targets, weights):
     """Of a whole minibatch; weights are scaled to 1 on average."""
-    total = sum(
-        -w * math.log(t * p + (1 - t) * (1 - p)) for p, t, w in zip(outputs, targets, weights, strict=True)
-    )
+    total = sum(-w * math.log(t * p + (1 - t) * (1 - p)) for p, t, w in zip(outputs, targets, weights, strict=True))
     return total * len(outputs) / sum(weights)
 
 

@@ -184,6 +184,7 @@ def parse(
     *,
     size_stream: int = -1,
     lenient: bool = False,
+    fill: bool = True,
     allowed_errors: int = -1,
 ) -> Parsed:
     """Reads `entries` of `text`. Strict for -1, CNTK's counting of errors otherwise."""
@@ -195,7 +196,7 @@ def parse(
         good = False
         if not ended:
             try:
-                _sequence(text, entry, number, fields, size_stream, lenient, result, streams)
+                _sequence(text, entry, number, fields, size_stream, lenient, fill, result, streams)
                 good = True
             except Stop:
                 streams = [[] for _ in fields]
@@ -212,6 +213,7 @@ def _sequence(
     fields: list[Field],
     size_stream: int,
     lenient: bool,
+    fill: bool,
     result: Parsed,
     streams: list[list[list]],
 ) -> None:
@@ -251,7 +253,7 @@ def _sequence(
             name = row[i:name_end]
             if name in names and not name.startswith(b"#"):
                 stream = names[name]
-                i, sample = _sample(row, name_end, at, pipe, stream, fields[stream], lenient, problem)
+                i, sample = _sample(row, name_end, at, pipe, stream, fields[stream], lenient, fill, problem)
                 if sample is not None:
                     streams[stream].append(sample)
                     sampled = True
@@ -279,7 +281,7 @@ def _sequence(
         problem("too_few_samples", -1, entry.offset, entry.samples, max(lengths))
 
 
-def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, problem) -> tuple[int, list | None]:
+def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: bool, problem) -> tuple[int, list | None]:
     """(where to go on, the sample or None)."""
     convert = round_to_float64 if f.float64 else round_to_float32
     sample: list = []
@@ -315,6 +317,9 @@ def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, problem) -> tup
     if not f.sparse:
         if len(sample) > f.dim:
             problem("too_many_values", stream, base + pipe, f.dim, len(sample))
+            return i, None
+        if len(sample) < f.dim and not fill:
+            problem("too_few_values", stream, base + pipe, f.dim, len(sample))
             return i, None
         sample += [convert(b"0")] * (f.dim - len(sample))
     return i, sample

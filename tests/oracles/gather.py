@@ -42,6 +42,36 @@ def sparse(chunks, slots, index):
     )
 
 
+def bad_index(indices, classes):
+    """Place of the first index outside [0, classes), or -1."""
+    return next((i for i, index in enumerate(indices.tolist()) if not 0 <= index < classes), -1)
+
+
+def uneven(offsets, lengths):
+    """Place of the first length that is not the difference of two neighbours, or -1."""
+    pairs = zip(pairwise(offsets.tolist()), lengths.tolist(), strict=True)
+    return next((i for i, ((a, b), length) in enumerate(pairs) if b - a != length), -1)
+
+
+def mended(value, good):
+    """What `dense` or `sparse` returned, with 0 where an entry is not ``good``, and the first such of each sequence."""
+    entries, bounds = (value[1], value[0]) if len(value) == 4 else (value[0].view(np.uint8).reshape(-1), None)
+    offsets = value[-1]
+    whole, found = entries.copy(), {}
+    rows = len(value[0]) - (bounds is not None)
+    for sequence in range(rows if offsets is None else len(offsets) - 1):
+        first, last = (sequence, sequence + 1) if offsets is None else offsets[sequence : sequence + 2]
+        width = len(entries) // max(rows, 1)
+        low, high = (first * width, last * width) if bounds is None else (bounds[first], bounds[last])
+        for at in range(low, high):
+            if not good(int(entries[at])):
+                found.setdefault(sequence, int(entries[at]))
+                whole[at] = 0
+    if bounds is None:
+        return (whole.view(value[0].dtype).reshape(value[0].shape), offsets), found
+    return (value[0], whole, value[2], offsets), found
+
+
 def pad(rows, offsets, fill, length=-1):
     lengths = [int(b - a) for a, b in pairwise(offsets)]
     longest = max(lengths, default=0) if length < 0 else length

@@ -6,7 +6,7 @@ namespace feedline {
 
 struct Cpu {
     bool sse41;  // SSE4.1 and SSE4.2: parser, crc32c
-    bool avx2;   // index scan, Feistel
+    bool avx2;   // index scan, Feistel, bounds of sparse indices
 };
 
 // What the processor offers, unless FEEDLINE_SIMD narrows it: "portable", "sse41" or "avx2" (the default:

@@ -33,6 +33,7 @@ enum class CtfError : std::uint16_t {
     too_many_samples = 25,  // a stream has more samples than the sequence has rows
     too_few_samples = 26,   // the longest stream has fewer samples than the sequence has rows
     size_mismatch = 27,     // the stream that defines the size has another length than indexed
+    too_few_values = 28,    // a dense sample; expected: the dimension; byte: its '|'; not with `fill`
     // Of a whole call: nothing behind is parsed.
     memory_limit = 48,      // expected: the limit, got: what would have been needed so far, in bytes
     errors_exhausted = 49,  // the allowed errors are used up; expected: 0
@@ -157,7 +158,8 @@ using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction s
 
 // Parses sequences. Immutable: several threads may parse with one parser at the same time.
 //   - Numbers are rounded correctly to float32 or float64; too large is infinite, too small is zero.
-//   - A dense sample with fewer values than its dimension is filled up with zeros.
+//   - `fill`: a dense sample with fewer values than its dimension is filled up with zeros, CNTK's rule; otherwise it
+//     is an error.
 //   - Strict, allowed_errors = -1: the first error of a sequence makes it contribute nothing to any stream.
 //   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped; each of (bad sample, row without a sample,
 //     sequence with fewer or more samples than rows) costs one; the one that cannot be paid ends the call, and
@@ -165,7 +167,7 @@ using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction s
 class CtfParser {
 public:
     // `size_stream`: index of the field that defines the size, -1 for none. `memory_limit`: bytes of output.
-    CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, std::uint64_t memory_limit);
+    CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill, std::uint64_t memory_limit);
 
     // Sequence i is text[begin[i] .. begin[i] + size[i]), of samples[i] samples by the index; `base` is the file
     // offset of text[0]. 64 bytes before text and behind the last sequence must be readable (their values do not
@@ -183,7 +185,7 @@ public:
 private:
     std::vector<CtfField> fields_;
     int size_stream_;
-    bool lenient_;
+    bool lenient_, fill_;
     std::uint64_t memory_limit_;
 };
 

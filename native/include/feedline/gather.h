@@ -9,7 +9,9 @@
 //
 // Who checks what: offsets and indptr are checked whole by `first_fault` when a chunk arrives, picks by
 // `first_bad_pick` before any copy. The plan_* functions check again what they follow (three operations a
-// sequence), so a mapped file or an array that changed in between gives an error, never a wild read.
+// sequence), so a mapped file or an array that changed in between gives an error, never a wild read. Entries are
+// checked where they have been copied to (`first_bad_index`, `first_bad_bool`), as those in a file may change. What
+// may lie in a mapped file is read under `guarded` (guard.h) by the caller: no kernel needs an end of its own.
 //
 // Cost: one pass over the picks to plan, one over the output to copy; memory reads are prefetched some
 // sequences ahead, since random rows wait for memory and not for the processor.
@@ -17,13 +19,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace feedline {
+
+// How rows lie that are views with strides: each is runs of bytes, one at every place of its axes.
+struct RowLayout {
+    struct Axis {
+        std::size_t count;
+        std::ptrdiff_t stride;
+    };
+    std::ptrdiff_t row_stride;  // from row to row, in bytes; rows may overlap
+    std::size_t run_bytes;
+    std::vector<Axis> axes;  // outermost first; without any a row is one run
+
+    // Of rows of this shape, given the strides of each axis, the first of which leads from row to row; each in bytes.
+    // Axes that lie without gaps are taken together.
+    static RowLayout of(const std::size_t* shape, const std::ptrdiff_t* strides, std::size_t dims,
+                        std::size_t item_bytes);
+};
 
 struct DenseSource {
     const std::byte* rows = nullptr;
     const std::int64_t* offsets = nullptr;
     std::int64_t num_rows = 0;
+    const RowLayout* layout = nullptr;  // null: rows follow one another without gaps. Never with offsets
 };
 
 struct SparseSource {
@@ -45,6 +65,13 @@ struct Picks {
 // from 0 to end. bounds has n+1 entries. O(n), vectorised.
 std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64_t end);
 
+// Whether bounds[0 .. n) never fall, from at least `first` to exactly `last`; for n = 0, whether first = last.
+// O(n), vectorised.
+bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last);
+
+// First i with bounds[i + 1] - bounds[i] != lengths[i], or -1. O(n), vectorised.
+std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* lengths, std::size_t n);
+
 // First pick outside the table of sequences per slot (0 for a vacant one), or -1. O(count), vectorised.
 std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences, std::size_t num_slots);
 
@@ -60,6 +87,11 @@ bool any_ragged(const Picks& picks, const Source* sources) {
 // One row a sequence, picks [begin, end) of all: row i of out (row_bytes each) = the picked row.
 void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                std::size_t begin, std::size_t end);
+
+// The same where some of the sources have a layout. Rows of one run cost what contiguous ones cost, others a call for
+// each run.
+void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
+                       std::size_t begin, std::size_t end);
 
 // Ragged rows in two steps, since the output's size is known only after the first: `plan_ragged` writes
 // out_offsets[count + 1] and from[count]; its result is -1, or the first pick whose source offsets are
@@ -87,6 +119,23 @@ SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::s
 // runs[count] must be the end: out_row and out_value the totals (plan_sparse writes it; runs has count + 1).
 void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr,
                  std::int32_t* out_indices, std::byte* out_values, std::size_t begin, std::size_t end);
+
+// Place of the first of indices[begin .. end) that is not below `width` (at most 2^31) or is negative, or `end`.
+// O(end - begin), vectorised.
+std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std::size_t end,
+                            std::uint32_t width);
+// Likewise of bytes that are to be bools: the first that is neither 0 nor 1.
+std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_t end);
+
+// What is read again after a copy from a mapped file: eight bytes at its end, which are gone (or zeros, within the
+// last page) once it was cut. A file that is cut in the middle of a page reads as zeros up to that page's end.
+struct Seal {
+    const std::byte* bytes;
+    std::uint64_t expected;
+};
+// The bytes of the first of n seals that is broken, or null.
+const std::byte* first_broken(const Seal* seals, std::size_t n);
+std::uint64_t read_seal(const std::byte* bytes);
 
 // Packed sequences to one length: out[i] = rows of sequence i, then `fill` (element_bytes) to `length` rows;
 // mask[i][t] = 1 where a row is real. row_bytes is a multiple of element_bytes; offsets are checked and no

@@ -34,8 +34,8 @@ WindowOption = Annotated[
     typer.Option(
         "--window",
         metavar="bytes=N|samples=N|chunks=N|all|none",
-        help="How much is shuffled together; all: everything, none: corpus order. Default: everything where reading "
-        "is free, else bytes=256M.",
+        help="How much is shuffled together; all: everything, none: corpus order. Default: everything in memory and "
+        "stores of up to 4 GiB, else bytes=256M.",
     ),
 ]
 PartitionOption = Annotated[
@@ -119,7 +119,7 @@ def parse_columns(declarations: list[str] | None) -> dict[str, str | list[str]] 
     return columns
 
 
-def parse_window(text: str | None, corpus: Deserializer) -> bool | Window:
+def parse_window(text: str | None, corpus: Deserializer) -> bool | str | Window:
     """What ``shuffle=`` of a `MinibatchSource` over ``corpus`` should be.
 
     Raises:
@@ -130,7 +130,7 @@ def parse_window(text: str | None, corpus: Deserializer) -> bool | Window:
     if text == "none":
         return False
     if text == "all":
-        return True if corpus.random_access else Window(chunks=max(1, len(corpus.chunks())))
+        return "whole" if corpus.random_access else Window(chunks=max(1, len(corpus.chunks())))
     unit, _, count = text.partition("=")
     if unit not in ("bytes", "samples", "chunks") or not count:
         raise ValueError(f"expected --window bytes=N, samples=N, chunks=N, all or none, got {text!r}")

@@ -35,6 +35,8 @@ from feedline.cli.console import (
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.memory import memory
 from feedline.data import Minibatch
+from feedline.feed.disk import evict, resident, survey
+from feedline.feed.protocol import Deserializer
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _COPY_BYTES, _COPY_SECONDS = 64 << 20, 0.5
@@ -64,6 +66,9 @@ def bench(
     window: WindowOption = None,
     threads: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Evict the data from the page cache first, and feed one sweep at most.")
+    ] = False,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     log: Annotated[
@@ -78,6 +83,8 @@ def bench(
     if loader is not None:
         if log is not None:
             raise ValueError("expected a path with --log, got --loader: only minibatches of a source can be counted")
+        if cold:
+            raise ValueError("expected a path with --cold, got --loader: which files it reads is not known")
         _bench_loader(loader, seconds, json)
         return
     assert path is not None
@@ -85,8 +92,18 @@ def bench(
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
         shuffle = parse_window(window, opened.corpus)
-        with MinibatchSource(opened.corpus, seed=seed, shuffle=shuffle, threads=threads, partition=(0, 1)) as source:
+        began_cold = _evict(opened.corpus) if cold else None
+        with MinibatchSource(
+            opened.corpus,
+            seed=seed,
+            shuffle=shuffle,
+            threads=threads,
+            partition=(0, 1),
+            max_sweeps=1 if cold else None,
+        ) as source:
             found = measure(opened, source, size, seconds, before, log)
+        if began_cold is not None:
+            found["cold"] = _beside_the_disk(opened.corpus, began_cold, found)
     found["threads"] = threads
     if json:
         print_json(found)
@@ -101,6 +118,31 @@ def _bench_loader(spec: str, seconds: float, json: bool) -> None:
         print_json({"loader": spec, **found})
     else:
         bench_loader.show(spec, found)
+
+
+def _evict(corpus: Deserializer) -> float:
+    """Share of the data that is in the page cache all the same."""
+    files = corpus.paths()
+    if not files:
+        raise ValueError(f"expected data in files with --cold, got {corpus.name}, which is in memory")
+    evict(files)
+    return resident(files)
+
+
+def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) -> dict[str, Any]:
+    """What the disk gives, and the feed's share of it; None where the file system allows no reads past the cache."""
+    infos = corpus.chunks()
+    piece = sum(info.bytes for info in infos) // max(1, sum(info.sequences for info in infos))
+    disk = survey(corpus.paths(), piece)
+    assert disk is not None
+    sequential, random = disk.sequential, disk.random
+    return {
+        "resident_before": began,
+        "sequential_bytes_per_second": sequential,
+        "random_sequences_per_second": random,
+        "share_of_sequential": None if sequential is None else found["stored_bytes_per_second"] / sequential,
+        "share_of_random": None if random is None else found["sequences"] / found["seconds"] / random,
+    }
 
 
 def copy_speed() -> float:
@@ -154,7 +196,7 @@ def _measure(
     # Everything between the order and the arrays goes through here, copies made ahead included.
     watched = Stopwatch(source._ahead, "plan", "refill", "gather")
     began, cpu = time.perf_counter(), time.process_time()
-    first = _next(source, size)
+    first = source.next_minibatch(size)
     first_seconds = time.perf_counter() - began
     delivered = _nbytes(first)
     if log is not None:
@@ -166,7 +208,9 @@ def _measure(
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
                 show(int(now * 1000), int(seconds * 1000))
-            minibatch = _next(source, size)
+            minibatch = source.next_minibatch(size)
+            if not minibatch:
+                break
             delivered += _nbytes(minibatch)
             if log is not None:
                 log.count(minibatch)
@@ -219,10 +263,23 @@ def _measure(
     }
 
 
-def _next(source: MinibatchSource, size: int) -> Minibatch:
-    minibatch = source.next_minibatch(size)
-    assert minibatch, "a source without limits does not end"
-    return minibatch
+def _print_cold(cold: dict[str, Any]) -> None:
+    console = stdout()
+    console.print("\nfrom the disk", style="bold")
+    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before", markup=False)
+    if cold["sequential_bytes_per_second"] is None:
+        console.print("  the file system allows no reads past the page cache to compare with", markup=False)
+        return
+    console.print(
+        f"  bare reads give {show_bytes(cold['sequential_bytes_per_second'])}/s in order, of which this feed took "
+        f"{cold['share_of_sequential']:.2f}",
+        markup=False,
+    )
+    console.print(
+        f"  and {show_count(cold['random_sequences_per_second'])} sequences/s at random places, of which it took "
+        f"{cold['share_of_random']:.2f}",
+        markup=False,
+    )
 
 
 def _nbytes(minibatch: Minibatch) -> int:
@@ -256,6 +313,8 @@ def _print(found: dict[str, Any]) -> None:
             f"{found['read_thread_seconds']:.3g} s on {found['threads']} threads, {found['chunks_read']} chunks",
         },
     )
+    if "cold" in found:
+        _print_cold(found["cold"])
     stdout().print("\nwhere the caller's time goes", style="bold")
     rows = []
     for key, name in PARTS.items():

@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns, parse_count
 from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
 from feedline.feed.convert import Summary
 from feedline.feed.convert import convert as convert_corpus
 from feedline.feed.formats.guess import guess_format
+from feedline.feed.protocol import CHUNK_MEMORY
 
 
 def convert(
@@ -22,6 +23,16 @@ def convert(
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
     skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave unreadable sequences out.")] = False,
+    compression: Annotated[
+        str | None, typer.Option(help="lz4, zstd, or auto: the first by which the data shrinks by a third.")
+    ] = None,
+    shuffle: Annotated[
+        int | None,
+        typer.Option(help="Write in random order, by this seed; interrupted, the same command goes on.", min=0),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(help="Bytes that shuffling may hold, as 1GiB; above 2GiB, also a chunk of SOURCE.")
+    ] = "1GiB",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -41,11 +52,24 @@ def convert(
                 overwrite=overwrite,
                 on_error=on_error,
                 progress=show,
+                compression=compression,
+                shuffle=shuffle,
+                memory=parse_count(memory),
             )
     else:
-        corpus, _, guessed, *_ = open_path(source, stream, chunk_size)
+        held = max(parse_count(memory), CHUNK_MEMORY)
+        corpus, _, guessed, *_ = open_path(source, stream, chunk_size, held)
         with contextlib.closing(corpus), progress("converting") as show:
-            done = convert_corpus(corpus, destination, overwrite=overwrite, on_error=on_error, progress=show)
+            done = convert_corpus(
+                corpus,
+                destination,
+                overwrite=overwrite,
+                on_error=on_error,
+                progress=show,
+                compression=compression,
+                shuffle=shuffle,
+                memory=parse_count(memory),
+            )
     _report(source, done, guessed, json)
 
 

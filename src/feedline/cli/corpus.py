@@ -11,7 +11,7 @@ from feedline.cli.console import progress
 from feedline.feed.convert import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
 from feedline.feed.formats.guess import guess_format, infer_ctf_streams
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 
 
 class Opened(NamedTuple):
@@ -32,7 +32,7 @@ class Opened(NamedTuple):
     seconds: float
 
 
-def open_path(path: Path, streams: list[str] | None, chunk_size: str) -> Opened:
+def open_path(path: Path, streams: list[str] | None, chunk_size: str, memory: int = CHUNK_MEMORY) -> Opened:
     """Open what is at ``path``.
 
     Raises:
@@ -43,7 +43,7 @@ def open_path(path: Path, streams: list[str] | None, chunk_size: str) -> Opened:
     began = time.perf_counter()
     kind = guess_format(path)
     if kind != "ctf":
-        corpus = open_corpus(path, **declared)
+        corpus = open_corpus(path, memory=memory, **declared)
         return Opened(corpus, kind, False, False, time.perf_counter() - began)
     known, indexed = declared or infer_ctf_streams(path), False
     began = time.perf_counter()
@@ -54,5 +54,5 @@ def open_path(path: Path, streams: list[str] | None, chunk_size: str) -> Opened:
             indexed = True
             show(done, total)
 
-        text = CTFDeserializer(path, known, chunk_size=size, progress=count)
+        text = CTFDeserializer(path, known, chunk_size=size, memory=memory, progress=count)
     return Opened(text, kind, not declared, indexed, time.perf_counter() - began)

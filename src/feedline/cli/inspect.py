@@ -24,6 +24,7 @@ from feedline.cli.console import (
     typed,
 )
 from feedline.cli.corpus import Opened, open_path
+from feedline.cli.cost import cost, print_cost
 from feedline.data import Value
 from feedline.data.value import SparseValue
 from feedline.feed.protocol import Deserializer
@@ -78,6 +79,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
         "bytes": sum(info.bytes for info in infos),
         "lengths": length_histogram(corpus, sequences),
         "preview": _preview(corpus, min(preview, sequences)),
+        "cost": cost(corpus),
     }
 
 
@@ -166,6 +168,8 @@ def _print(found: dict[str, Any]) -> None:
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
     _print_lengths(found["lengths"])
+    if found["cost"] is not None:
+        print_cost(found["cost"])
     if found["preview"]:
         console.print("\nfirst sequences", style="bold")
     for sequence in found["preview"]:

@@ -20,10 +20,12 @@ from feedline.cli.arguments import (
 )
 from feedline.cli.console import Debug, Json, print_json, stdout
 from feedline.cli.corpus import open_path
+from feedline.cli.cost import cost, say_cost
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
+_WORTH_SAYING = 16 << 20  # bytes of data; less than that costs nothing to read
 
 
 def plan(
@@ -42,7 +44,7 @@ def plan(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show which sequences are in a minibatch, without reading data."""
+    """Show which sequences are in a minibatch, without reading them, and what the default order costs to read here."""
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
         raise ValueError(f"expected --at N or --at samples:N, got {at!r}")
@@ -56,13 +58,18 @@ def plan(
             source.seek(samples=first)
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
+        costs = cost(corpus, 0.2)
     if json:
-        print_json({"path": corpus.name, "seed": seed, "size": size, "steps": [m.to_json() for m in found]})
+        print_json(
+            {"path": corpus.name, "seed": seed, "size": size, "steps": [m.to_json() for m in found], "cost": costs}
+        )
         return
     console = stdout()
     for minibatch in found:
         console.print(_line(minibatch, counted=unit != "samples"), markup=False)
         console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+    if costs is not None and costs["bytes"] >= _WORTH_SAYING:
+        console.print(say_cost(costs), markup=False)
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:

@@ -2,8 +2,8 @@
 
 Loss and metric are computed together by one network, once a minibatch; the model is part of it. CNTK's rules for what
 they are over: of several numbers a sample the sum counts; the label samples are the samples of the loss; of a loss that
-is one number for the whole minibatch they are those of the first variable along the batch that is met below it. A metric
-is averaged over the samples of the loss in training, and over its own in testing.
+is one number for the whole minibatch they are those of the first variable along the batch that is met below it. A
+metric is averaged over the samples of the loss in training, and over its own in testing.
 """
 
 from __future__ import annotations

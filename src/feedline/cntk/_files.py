@@ -16,6 +16,7 @@ from feedline.graph.node import parameter_node
 from feedline.graph.traverse import topological
 
 _FORMAT, _VERSION = "feedline.graph", 1
+_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], format: Any = None) -> None:
@@ -55,9 +56,32 @@ def load(path: str | Path) -> tuple[list[Node], list[Node]]:
             current={"format": _FORMAT, "version": _VERSION},
         )
     nodes: list[Node] = []
-    for i, about in enumerate(state["nodes"]):
-        nodes.append(_made(about, nodes, tensors.get(str(i))))
-    return [nodes[i] for i in state["roots"]], [nodes[i] for i in state["arguments"]]
+    try:
+        for i, about in enumerate(state["nodes"]):
+            nodes.append(_made(about, nodes, tensors.get(str(i))))
+        if not state["roots"]:
+            raise ValueError("no root")
+        return _chosen(nodes, state["roots"]), _chosen(nodes, state["arguments"])
+    except StateError:
+        raise
+    except Exception as error:  # shapes, attributes and operators are checked by whoever makes a node, in many ways
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise StateError(
+            f"expected a function in {path}, got one whose node {len(nodes)} cannot be made: {what}",
+            hint="the file is damaged; save the function again",
+        ) from error
+
+
+def _chosen(nodes: Sequence[Node], places: Any) -> list[Node]:
+    if not isinstance(places, list) or not all(type(i) is int and 0 <= i < len(nodes) for i in places):
+        raise ValueError(f"expected places among {len(nodes)} nodes, got {str(places)[:80]}")
+    return [nodes[i] for i in places]
+
+
+def _dtype(name: Any) -> str:
+    if name not in _DTYPES:
+        raise ValueError(f"expected a dtype of {', '.join(_DTYPES)}, got {str(name)[:80]!r}")
+    return str(name)
 
 
 def take_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
@@ -106,12 +130,17 @@ def _told(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
 def _made(about: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
     if "inputs" in about:
         attributes = {key: _tuple(value) for key, value in about["attributes"].items()}
-        return apply(about["op"], [nodes[i] for i in about["inputs"]], attributes, about["name"])
+        return apply(about["op"], _chosen(nodes, about["inputs"]), attributes, about["name"])
     if tensor is not None:
-        weights = Weights(tuple(tensor.shape), lambda shape: tensor, about["dtype"], about["trains"], about["keeps"])
+        dtype = _dtype(about["dtype"])
+        if type(about["trains"]) is not bool:
+            raise ValueError(f"expected true or false as trains, got {str(about['trains'])[:80]!r}")
+        weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, about["trains"], about["keeps"])
         return parameter_node(weights, about["name"])
     kind = Type(_tuple(about["shape"]), _tuple(about["axes"]))
-    return Node(about["op"], given=kind, name=about["name"], sparse=about["sparse"], dtype=about["dtype"])
+    if about["op"] not in ("input", "placeholder"):
+        raise ValueError(f"expected a tensor for the leaf {str(about['name'])[:80]!r}, got none")
+    return Node(about["op"], given=kind, name=about["name"], sparse=about["sparse"], dtype=_dtype(about["dtype"]))
 
 
 def _list(items: Any) -> Any:

@@ -29,8 +29,8 @@ NETWORKS: dict[str, Names] = {
         },
     ),
     "cntk.initializer": Names(
-        provided="DefaultParamInitScale SentinelValueForAutoSelectRandomSeed SentinelValueForInferParamInitRank bilinear "
-        "initializer_with_rank",
+        provided="DefaultParamInitScale SentinelValueForAutoSelectRandomSeed SentinelValueForInferParamInitRank "
+        "bilinear initializer_with_rank",
         approximated={
             "glorot_normal": _FILLED,
             "glorot_uniform": _FILLED,

@@ -41,6 +41,6 @@ seeds = _Seeds()
 
 
 def pass_over(seed: int | None) -> None:
-    """What draws by other numbers than CNTK's takes its seed all the same: those of parameters after it depend on it."""
+    """What draws by other numbers than CNTK's takes its seed all the same: parameters after it depend on that."""
     if seed in (None, SentinelValueForAutoSelectRandomSeed):
         seeds.next()

@@ -158,9 +158,7 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        node = input_node(
-            dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype)
-        )
+        node = input_node(dims(shape or ()), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype))
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:

@@ -2,17 +2,23 @@
 
 What a deserializer returns and what minibatches are gathered from. A chunk may hold sequences that could not
 be read; they keep their place, have no samples, and say why.
+
+The values of a chunk may be views of mapped files. Reading those directly is as fast as memory, and ends the process
+if a file is cut meanwhile; `Chunk.take` and `Chunk.pieces` copy, and raise a DataError then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
+from feedline.data.faults import BadEntriesError, changed
 from feedline.data.schema import Schema
-from feedline.data.value import Value, counted_lengths
+from feedline.data.value import DenseValue, SparseValue, Value, as_arrays, counted_lengths
 from feedline.errors import DataError, SchemaError
 
 
@@ -24,16 +30,24 @@ class Chunk:
         values: one `Value` per stream of the schema, all with the same number of sequences.
         errors: by index in the chunk, why a sequence could not be read. Such a sequence keeps its place; what
             its values hold is never delivered.
+        seals: for values that are views of mapped files: the last 8 bytes of each file, uint8 (8,), which are not all
+            zero. Whoever copies from the chunk looks at them afterwards, as a file that is cut in the middle of a page
+            reads as zeros to the end of that page.
 
     Raises:
         SchemaError: a stream is missing or too many, has another dtype, shape or kind than declared, or the
             streams disagree on the number of sequences.
     """
 
-    __slots__ = ("errors", "num_sequences", "schema", "values")
+    __slots__ = ("errors", "num_sequences", "schema", "seals", "values")
 
     def __init__(
-        self, schema: Schema, values: Mapping[str, Value], errors: Mapping[int, DataError] | None = None
+        self,
+        schema: Schema,
+        values: Mapping[str, Value],
+        errors: Mapping[int, DataError] | None = None,
+        *,
+        seals: Sequence[NDArray[np.uint8]] = (),
     ) -> None:
         if list(values) != list(schema):
             if set(values) != set(schema):
@@ -48,6 +62,7 @@ class Chunk:
         self.schema = schema
         self.values = dict(values)
         self.errors = dict(errors or {})
+        self.seals = tuple(seals)
         self.num_sequences = next(iter(counts.values()))
 
     @property
@@ -73,10 +88,43 @@ class Chunk:
         return sum(value.nbytes for value in self.values.values())
 
     def take(self, which: NDArray[np.int64]) -> Chunk:
-        """A new chunk with the sequences at the indices ``which``, in that order; copies."""
-        values = {name: value.select(which) for name, value in self.values.items()}
+        """A new chunk with the sequences at the indices ``which``, in that order; copies.
+
+        A sequence with impossible entries (sparse indices out of range) is unreadable in the new chunk.
+
+        Raises:
+            DataError: a mapped file was cut, or its disk fails.
+            IndexError: an index outside ``0 <= index < num_sequences``.
+        """
+        return self._taken(self._gatherer(), which)
+
+    def pieces(self, nbytes: int) -> Iterator[Chunk]:
+        """All sequences in order as copies of about ``nbytes`` each, as `take` makes them."""
+        step = max(1, self.num_sequences * nbytes // max(1, self.nbytes))
+        gatherer = self._gatherer() if self.num_sequences else None
+        for start in range(0, self.num_sequences, step):
+            assert gatherer is not None
+            yield self._taken(gatherer, np.arange(start, min(start + step, self.num_sequences)))
+
+    def _gatherer(self) -> _native.Gatherer:
+        gatherer = gatherer_of(self.schema)
+        give(gatherer, 0, self)
+        return gatherer
+
+    def _taken(self, gatherer: _native.Gatherer, which: NDArray[np.int64]) -> Chunk:
         errors = {i: self.errors[k] for i, k in enumerate(which.tolist()) if k in self.errors} if self.errors else {}
-        return Chunk(self.schema, values, errors)
+        try:
+            arrays = gatherer.gather(None, np.ascontiguousarray(which, np.int64))
+        except BadEntriesError as found:
+            arrays = found.arrays
+            errors = found.errors(list(self.schema), None, None) | errors
+        return Chunk(self.schema, values_of(self.schema, arrays), errors)
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """The sequences ``start:stop`` as a chunk over the same arrays."""
+        values = {name: value.slice(start, stop) for name, value in self.values.items()}
+        errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
+        return Chunk(self.schema, values, errors, seals=self.seals)
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
@@ -92,3 +140,34 @@ class Chunk:
         width = max(len(name) for name in self.values)
         rows = [f"  {name:<{width}}  {value.describe()}" for name, value in self.values.items()]
         return "\n".join([f"Chunk({self.num_sequences} sequences{bad})", *rows])
+
+
+def gatherer_of(schema: Schema) -> _native.Gatherer:
+    """What copies sequences out of chunks of a schema, and checks every entry that could be impossible."""
+    return _native.Gatherer([stream.size if stream.sparse else None for stream in schema.values()], bools=True)
+
+
+def values_of(schema: Schema, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
+    """The values of the arrays that such a gatherer returns."""
+    values: dict[str, Value] = {}
+    for (name, stream), parts in zip(schema.items(), arrays, strict=True):
+        if stream.sparse:
+            indptr, indices, data, offsets = parts
+            values[name] = SparseValue(indptr, indices, data, stream.size, offsets)
+        else:
+            values[name] = DenseValue(*parts)
+    return values
+
+
+def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
+    """Let sequences of ``chunk`` be gathered from ``slot``.
+
+    Raises:
+        DataError: a file that the chunk is mapped from has changed since its offsets were checked.
+    """
+    try:
+        gatherer.add(slot, [as_arrays(value) for value in chunk.values.values()], chunk.seals)
+    except ValueError as error:
+        if not chunk.seals:
+            raise
+        raise changed(chunk.seals[0].ctypes.data) from error

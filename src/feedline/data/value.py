@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from feedline import _native
 from feedline.data.schema import Schema, Stream
-from feedline.errors import SchemaError
+from feedline.errors import DataError, SchemaError
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -355,7 +355,11 @@ class Value(abc.ABC):
         n = self.num_sequences
         if self._offsets is None:
             return f"{n} sample{'s' if n != 1 else ''}"
-        lengths = self.lengths
+        # A copy, as the offsets may be mapped: whatever prints what is at hand, say for a traceback, must survive.
+        try:
+            lengths = np.diff(_native.copied(np.ascontiguousarray(self._offsets)))
+        except DataError:
+            return f"{n} sequences ({self.num_samples} samples) of a file that was cut"
         span = f"{lengths.min()} to {lengths.max()}" if n else "none"
         return f"{n} sequence{'s' if n != 1 else ''} of {span} ({self.num_samples} samples)"
 
@@ -409,8 +413,8 @@ class DenseValue(Value):
         """The sequences ``start:stop`` as a value over the same rows."""
         if self._offsets is None:
             return DenseValue(self.rows[start:stop])
-        bounds = self._offsets[start : stop + 1]
-        return DenseValue(self.rows[bounds[0] : bounds[-1]], bounds - bounds[0])
+        first, last, offsets = _part(self._offsets, start, stop)
+        return DenseValue(self.rows[first:last], offsets)
 
     def select(self, which: ArrayLike) -> DenseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""
@@ -525,11 +529,9 @@ class SparseValue(Value):
         """The sequences ``start:stop`` as a value over the same entries."""
         offsets = None
         if self._offsets is not None:
-            bounds = self._offsets[start : stop + 1]
-            start, stop, offsets = int(bounds[0]), int(bounds[-1]), bounds - bounds[0]
-        ptr = self.indptr[start : stop + 1]
-        lo, hi = ptr[0], ptr[-1]
-        return SparseValue(ptr - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
+            start, stop, offsets = _part(self._offsets, start, stop)
+        lo, hi, indptr = _part(self.indptr, start, stop)
+        return SparseValue(indptr, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def select(self, which: ArrayLike) -> SparseValue:
         """A new value with the chosen sequences, in the order of ``which``; copies."""
@@ -599,11 +601,12 @@ def as_arrays(value: Value) -> tuple[Any, ...]:
     if isinstance(value, SparseValue):
         return (value.indptr, value.indices, value.values, value._offsets)
     assert isinstance(value, DenseValue)
-    return (np.ascontiguousarray(value.rows), value._offsets)
+    rows = value.rows if value._offsets is None else np.ascontiguousarray(value.rows)
+    return (rows, value._offsets)
 
 
 def _gather(value: Value, which: ArrayLike) -> Any:
-    gatherer = _native.Gatherer([value.is_sparse])
+    gatherer = _native.Gatherer([value.classes if isinstance(value, SparseValue) else None])
     gatherer.add(0, [as_arrays(value)])
     return gatherer.gather(None, _integers(which, "indices of sequences"))
 
@@ -615,6 +618,18 @@ def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
         hint = "; np.flatnonzero turns a mask into indices" if array.dtype.kind == "b" else ""
         raise TypeError(f"expected integers as {what}, got {array.dtype}{hint}")
     return np.ascontiguousarray(array, np.int64 if wide or array.size == 0 else array.dtype)
+
+
+def _part(bounds: NDArray[np.int64], start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
+    """Where the items ``start:stop`` begin and end, and their bounds from 0.
+
+    Raises:
+        DataError: the bounds are mapped from a file that was cut.
+    """
+    part = _native.copied(np.ascontiguousarray(bounds[start : stop + 1]))
+    first, last = int(part[0]), int(part[-1])
+    part -= first
+    return first, last, part
 
 
 def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:

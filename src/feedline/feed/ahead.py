@@ -4,8 +4,9 @@ When a minibatch has been delivered, the ones that follow it under the same size
 is a pure function of the cursor, so there is nothing to undo. `Ahead` plans them, starts their copies and hands one
 out if it is exactly what is asked for next; anything else (another size, another partition, a jump) drops them.
 Nothing is read for them: a minibatch that needs a chunk not yet in memory, or holds an unreadable sequence, is left
-to its turn. What it costs: up to `DEPTH` minibatches of memory, within the read-ahead budget; for small minibatches
-a comparison each.
+to its turn. Where the reader stages sequences one by one (whole shuffles of data that the page cache does not hold),
+that is begun here instead, for as many minibatches as keep the disk busy. What it costs: up to `DEPTH` minibatches of
+memory, or `STAGED` sequences, within the read-ahead budget; for small minibatches a comparison each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from feedline.data import Value
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, Part
 from feedline.feed.packing.packer import Packer, Plan
-from feedline.feed.prefetch import BufferedReader, MappedReader, errors_among
+from feedline.feed.prefetch import Reader, errors_among
 
 # From this size on a minibatch is copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
 # whatever the size, and copying costs it about 80 us a megabyte, so small copies are cheaper done than handed over.
@@ -35,6 +36,12 @@ AHEAD_BYTES = 512 << 10
 # better.
 DEPTH = 2
 
+# Sequences that are staged ahead, at least: many times what a disk works on at once, so that it has work while the
+# consumer has none or gets no core. In two minibatches, at least.
+STAGED = 4096
+# Memory for one that is staged, beyond its own bytes: the rest of the pages it begins and ends in.
+STAGED_BYTES = 8 << 10
+
 
 class _Waiting(NamedTuple):
     """A minibatch planned ahead; ``copy`` is None where it is left to its turn."""
@@ -42,7 +49,7 @@ class _Waiting(NamedTuple):
     cursor: Cursor
     asked: tuple[int, int, int]
     plan: Plan
-    copy: _native.Copy | None
+    copy: _native.Copy | _native.Staged | None
 
 
 class Ahead:
@@ -58,9 +65,7 @@ class Ahead:
         used: minibatches delivered that were copied ahead.
     """
 
-    def __init__(
-        self, packer: Packer, axis: Axis, chunks: ChunkSet, reader: MappedReader | BufferedReader, budget: int
-    ) -> None:
+    def __init__(self, packer: Packer, axis: Axis, chunks: ChunkSet, reader: Reader, budget: int) -> None:
         self._packer, self._axis, self._chunks, self._reader, self._budget = packer, axis, chunks, reader, budget
         self._waiting: deque[_Waiting] = deque()
         self._asked: tuple[int, int, int] | None = None
@@ -84,14 +89,35 @@ class Ahead:
         if waiting and waiting[0].plan.parts is parts:
             copy = waiting.popleft().copy
             if copy is not None:
+                assert isinstance(copy, _native.Copy)
                 self.used += 1
                 return self._chunks.finish(copy)
         return self._chunks.gather(slots, index)
 
+    def staged(
+        self, parts: tuple[Part, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
+    ) -> _native.Staged | None:
+        """The sequences of ``parts`` on their way into memory, as they wait, or begun now; None if none is needed."""
+        waiting = self._waiting
+        if waiting and waiting[0].plan.parts is parts:
+            copy = waiting[0].copy
+            if isinstance(copy, _native.Copy):
+                return None
+            waiting.popleft()
+            if copy is not None:
+                self.used += 1
+                return copy
+        return self._reader.stage(slots, index) if self._reader.stages and len(index) else None
+
+    def unstage(self, staged: _native.Staged, which: NDArray[np.int64] | None) -> dict[str, Value]:
+        """The values of sequences that were staged, or of those at the places ``which``."""
+        return self._chunks.unstage(staged, which)
+
     def refill(self, cursor: Cursor, size: int, index: int, count: int, sequences: int) -> None:
         """Look beyond ``cursor``, the end of a minibatch of ``sequences`` sequences that is about to be delivered."""
         nbytes = sequences * self._chunks.sequence_bytes
-        if nbytes < self.threshold:
+        stages = self._reader.stages
+        if nbytes < self.threshold and not stages:
             return
         asked = (size, index, count)
         if asked != self._asked:
@@ -99,7 +125,12 @@ class Ahead:
             self._asked = asked
             return
         waiting = self._waiting
-        depth = min(DEPTH, int(self._budget / max(nbytes, 1)))
+        if stages:
+            depth = max(DEPTH, -(-STAGED // max(sequences, 1)))
+            nbytes += sequences * STAGED_BYTES
+        else:
+            depth = DEPTH
+        depth = min(depth, int(self._budget / max(nbytes, 1)))
         while len(waiting) < depth:
             if waiting:
                 last = waiting[-1]
@@ -108,24 +139,29 @@ class Ahead:
                 cursor = last.plan.after
             try:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
+                if plan.ended:
+                    return
+                waiting.append(_Waiting(cursor, asked, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when it is asked for, and raised there: what comes before it is still good.
                 return
-            if plan.ended:
-                return
-            waiting.append(_Waiting(cursor, asked, plan, self._start(plan.parts)))
 
     def drop(self) -> None:
         """Forget what waits: the position has jumped, or something else is asked for."""
         self._waiting.clear()
         self._asked = None
 
-    def _start(self, parts: tuple[Part, ...]) -> _native.Copy | None:
+    def _start(self, parts: tuple[Part, ...]) -> _native.Copy | _native.Staged | None:
         reader = self._reader
-        if not parts or not all(reader.prepared(part.segment) for part in parts):
+        if not parts or not reader.ready(parts):
             return None
-        slots = np.concatenate([s.slots[a:b] for s, a, b in parts if s.slots is not None])
-        index = np.concatenate([s.index[a:b] for s, a, b in parts])
+        slots, index = reader.take(parts)
+        if reader.stages:
+            return reader.stage(slots, index)
         if reader.has_errors and errors_among(reader, slots, index):
             return None
-        return self._chunks.start(slots, index)
+        try:
+            return self._chunks.start(slots, index)
+        except Exception:
+            # A file that was cut, say. Raised when its turn comes: the one before it is still to be delivered.
+            return None

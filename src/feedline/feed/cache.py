@@ -12,16 +12,19 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import BinaryIO
 
 from feedline.errors import DataError
-from feedline.feed.formats.atomic import atomic_file
+from feedline.feed.formats.atomic import atomic_file, room_for
+from feedline.feed.formats.files import open_regular
 
-READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
-"""Error numbers of a place that cannot be written."""
+READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR}
+"""Error numbers of a place that cannot be written, a folder of the file's name among them."""
 
+_HINT = "pass cache=<a folder with room>"
+_TMPDIR = "set TMPDIR to a folder with room, or pass cache=<a folder with room>"
 _log = logging.getLogger("feedline")
 
 
@@ -51,32 +54,33 @@ def cached_file(
     """
     if folder is not None:
         path = folder / name
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
         found = None if rebuild else _existing(path, usable)
         if found is not None:
             return found
         try:
             own_folder(folder)
-            with atomic_file(path, 0o600, "pass cache=<a folder with room>") as file:
+            with atomic_file(path, 0o600, _HINT) as file:
                 write(file)
-            return path.open("rb")
+            return open_regular(path)
         except OSError as error:
             if error.errno not in READ_ONLY:
                 raise
             _log.warning("%s cannot be written (%s): made again in a temporary file", path, error.strerror)
-    temporary = tempfile.TemporaryFile(prefix="feedline-")  # noqa: SIM115  # handed to the caller
-    try:
-        write(temporary)
-        temporary.flush()
-    except BaseException:
-        temporary.close()
-        raise
-    return temporary
+    with room_for(name, tempfile.gettempdir(), name, _TMPDIR):
+        temporary = tempfile.TemporaryFile(prefix="feedline-")  # noqa: SIM115  # handed to the caller
+        try:
+            write(temporary)
+            temporary.flush()
+        except BaseException:
+            temporary.close()
+            raise
+        return temporary
 
 
 def _existing(path: Path, usable: Callable[[BinaryIO], bool]) -> BinaryIO | None:
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError:
         return None
     try:
@@ -98,16 +102,33 @@ def own_folder(folder: Path) -> None:
         OSError: it cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """Whoever can write the folder can make us read what they like."""
+def _is_ours(status: os.stat_result, owners: Collection[int] = ()) -> bool:
+    """Whether only root, this user or one of ``owners`` can change it."""
+    return status.st_uid in (0, os.geteuid(), *owners) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def is_trusted(file: BinaryIO, folder: Path, owners: Collection[int] = ()) -> bool:
+    """Whether a file found in ``folder`` was written by this user, root or one of ``owners``.
+
+    In a folder that only these can write it was; elsewhere it has to be theirs, and writable by nobody else.
+    """
+    return _is_ours(folder.stat(), owners) or _is_ours(os.fstat(file.fileno()), owners)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a cache folder that others can write: they could make us read what they like.
+
+    Raises:
+        DataError: they can.
+    """
     try:
         status = folder.stat()
     except OSError:
         return  # what is not there holds no file
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not _is_ours(status):
         raise DataError(
             f"expected a cache folder that only you can write, got {folder}",
             path=str(folder),

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Minibatch, Schema, Value
+from feedline.data.chunk import values_of
+from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
 from feedline.feed.ahead import Ahead
@@ -23,7 +25,7 @@ from feedline.feed.lengths import no_frame
 from feedline.feed.packing.axis import Axis, Part
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, Run, cut
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats, errors_among
+from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.timeline import Segment
@@ -57,7 +59,7 @@ class Delivery:
         self,
         corpus: Deserializer,
         axis: Axis,
-        reader: MappedReader | BufferedReader,
+        reader: Reader,
         ahead: Ahead,
         transforms: Sequence[transforming.Map],
         schema: Schema,
@@ -142,22 +144,29 @@ class Delivery:
     def _copy(self, parts: tuple[Part, ...], rank: int) -> Gathered:
         """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
-        for part in parts:
-            reader.prepare(part.segment)
+        slots, index = reader.take(parts)
         if len(parts) == 1:
             segment, a, b = parts[0]
-            assert segment.slots is not None
-            slots, index, ids = segment.slots[a:b], segment.index[a:b], segment.ordinals[a:b]
+            ids = segment.ordinals[a:b]
         else:
-            slots = _column(parts, lambda s: s.slots, np.uint32)
-            index = _column(parts, lambda s: s.index, np.int64)
             ids = _column(parts, lambda s: s.ordinals, np.int64)
         good = None
         if reader.has_errors:
             good = self._pass_over(errors_among(reader, slots, index), ids, rank)
             if good is not None:
                 slots, index, ids = slots[good], index[good], ids[good]
-        values = self._ahead.gather(parts, slots, index)
+        staged, which = self._ahead.staged(parts, slots, index), None
+        if staged is not None:
+            good = self._pass_over(reader.settle(staged, ids), ids, rank)
+            if good is not None:
+                which, ids = np.flatnonzero(good), ids[good]
+        try:
+            ahead = self._ahead
+            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
+        except BadEntriesError as found:
+            values = values_of(self._corpus.schema, found.arrays)
+            errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
+            values, ids, good = self._without(errors, values, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
         if self._transforms:
@@ -180,7 +189,8 @@ class Delivery:
         if not errors:
             return None
         good = np.ones(len(ids), np.bool_)
-        for i, error in sorted(errors.items()):
+        for i, unplaced in sorted(errors.items()):
+            error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
                 # A copy: the traceback of one that the chunk keeps would keep the chunk, and all callers, alive.
                 raise copy.copy(error) from error.__cause__
@@ -189,11 +199,26 @@ class Delivery:
             good[i] = False
         return good
 
+    def _without(
+        self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
+    ) -> Gathered:
+        """What was gathered, without sequences that turned out to be unreadable; raises or records these."""
+        left = self._pass_over(errors, ids, rank)
+        if left is None:
+            return values, ids, good
+        which = np.flatnonzero(left)
+        if good is None:
+            good = left
+        else:
+            good = good.copy()
+            good[good] = left
+        return {name: value.select(which) for name, value in values.items()}, ids[which], good
+
     # ---- runs in lanes ----------------------------------------------------------------------------
 
     def _gather_again(self, runs: Sequence[Run], rank: int) -> Gathered:
         """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
-        if isinstance(self._reader, MappedReader) or not self._corpus.sized:
+        if self._reader.scattered or not self._corpus.sized:
             return self._copy(tuple(Part(*run.place) for run in runs), rank)
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self._corpus.select(ids)
@@ -225,11 +250,7 @@ class Delivery:
                         hint="leave out truncation_length to read sequences whole",
                     ),
                 )
-        even = self._pass_over(uneven, ids, rank)
-        if even is not None:
-            values = {name: value.select(np.flatnonzero(even)) for name, value in values.items()}
-            good = np.ones(len(lengths), np.bool_) if good is None else good
-            good[good] = even
+        values, ids, good = self._without(uneven, values, ids, good, rank)
         rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
         at = 0
         for run in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from feedline.errors import StateError
@@ -49,6 +50,12 @@ class Partition:
         if override is not None:
             return checked(override)
         return self._settled if self._settled is not None else _distributed()
+
+
+def on_this_machine(count: int) -> int:
+    """How many of ``count`` workers run here, as torchrun says; all of them where nobody says."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(int(said), count) if said.isdecimal() else count
 
 
 def checked(share: Share) -> Share:

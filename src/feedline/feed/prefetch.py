@@ -1,24 +1,29 @@
 """Chunks into memory ahead of need: which are held, how soon they are read, and what that costs.
 
-`BufferedReader` reads and decodes chunks on threads, a chunk a thread, within a byte budget ahead of the
-window in use; deserializers release the GIL while they work. `MappedReader` serves corpora whose chunks are views
-of memory or of a map: it takes them in when a segment first needs them and never lets go, as they own nothing.
+A `Reader` takes sequences in for the source, so that they can be copied by slot and index.
+
+`BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
+window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work.
+`MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
+them and never lets go, as they own nothing.
 
 Both leave nothing behind: threads end with the reader, and a forked child starts its own.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -26,6 +31,9 @@ from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import Segment, WindowPlan
 
 Ints = NDArray[np.int64]
+
+LEAST_AHEAD = 64 << 20
+"""Decoded bytes read ahead where nothing is said, or the next window, whichever is more."""
 
 
 @dataclass(slots=True)
@@ -40,6 +48,7 @@ class Stats:
         wait_seconds: time ``next_minibatch`` waited for chunks.
         minibatches, sequences, samples: delivered to this rank.
         skipped: unreadable sequences passed over by this rank.
+        disk_bytes: read past the page cache, as it did not hold them (stores and mapped arrays).
     """
 
     chunks_read: int = 0
@@ -51,6 +60,7 @@ class Stats:
     sequences: int = 0
     samples: int = 0
     skipped: int = 0
+    disk_bytes: int = 0
 
     def to_json(self) -> dict[str, int | float]:
         """All figures by name."""
@@ -64,13 +74,143 @@ class Stats:
         )
 
 
-class MappedReader:
+class Upcoming:
+    """The chunks of the windows that follow, one at a time in the order of need; a reader stops where room ends.
+
+    Made anew for each window in use, and kept by whoever walks the windows: of a corpus whose sizes only reading tells,
+    the windows know the reader, which must not know them in turn.
+
+    Attributes:
+        windows: what it walks.
+        window: how many windows lie between the one in use and that of the chunk looked at last.
+        passed: chunks before it.
+    """
+
+    __slots__ = ("_chunks", "_next", "passed", "window", "windows")
+
+    def __init__(self, windows: Iterator[Ints]) -> None:
+        self.windows = windows
+        self._chunks: Iterator[int] = iter(())
+        self._next: int | None = None
+        self.window, self.passed = -1, 0
+
+    def look(self) -> int | None:
+        """The next chunk; None where the axis ends."""
+        while self._next is None:
+            self._next = next(self._chunks, None)
+            if self._next is None:
+                ids = next(self.windows, None)
+                if ids is None:
+                    return None
+                self._chunks, self.window = iter(ids.tolist()), self.window + 1
+        return self._next
+
+    def advance(self) -> None:
+        """Go on to the one behind it."""
+        self._next, self.passed = None, self.passed + 1
+
+
+Part = tuple[Segment, int, int]
+"""Sequences a..b-1 of a segment."""
+
+
+class Reader(abc.ABC):
+    """What brings sequences into memory; see the module.
+
+    Attributes:
+        shared: other processes of this machine read the same data at the same time, for their shares of it.
+    """
+
+    shared = False
+
+    @property
+    def scattered(self) -> bool:
+        """Whether sequences may be taken from anywhere at any time: there is no window to be held."""
+        return False
+
+    @abc.abstractmethod
+    def prepare(self, segment: Segment) -> None:
+        """Take in what ``segment`` needs and set its ``slots``."""
+
+    @abc.abstractmethod
+    def prepared(self, segment: Segment) -> bool:
+        """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
+
+    def ready(self, parts: Sequence[Part]) -> bool:
+        """Whether `take` has nothing to wait for."""
+        return all(self.prepared(segment) for segment, _, _ in parts)
+
+    def take(self, parts: Sequence[Part]) -> tuple[NDArray[np.uint32], Ints]:
+        """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
+        for segment, _, _ in parts:
+            self.prepare(segment)
+        return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
+
+    @property
+    def stages(self) -> bool:
+        """Whether sequences are to be staged, one by one, before they are copied."""
+        return False
+
+    def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
+        """Begin to bring sequences into memory, each by itself; only where `stages`."""
+        raise NotImplementedError
+
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def holds(self, plan: WindowPlan) -> bool:
+        """Whether all chunks of a window are in memory for it."""
+
+    @abc.abstractmethod
+    def chunk(self, slot: int) -> Chunk | None:
+        """The chunk at ``slot`` if some of its sequences cannot be read."""
+
+    @property
+    @abc.abstractmethod
+    def has_errors(self) -> bool:
+        """Whether any chunk held has unreadable sequences."""
+
+    @abc.abstractmethod
+    def keep(self, plans: list[WindowPlan], ahead: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+
+    @abc.abstractmethod
+    def read_on(self, ahead: Upcoming) -> None:
+        """Go on reading ahead, where there is room for more by now."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what was read ahead: the position has jumped."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let everything go and end the threads."""
+
+
+def together(found: Sequence[tuple[NDArray[np.uint32], Ints]]) -> tuple[NDArray[np.uint32], Ints]:
+    """Slots and indices of several parts, as those of one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return np.empty(0, np.uint32), np.empty(0, np.int64)
+    slots, index = zip(*found, strict=True)
+    return np.concatenate(slots), np.concatenate(index)
+
+
+class MappedReader(Reader):
     """Chunks that cost nothing to hold; see the module."""
 
     def __init__(self, corpus: Deserializer, chunks: ChunkSet, stats: Stats) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._slots: dict[int, int] = {}
         self._errors: dict[int, Chunk] = {}
+
+    @property
+    def scattered(self) -> bool:
+        """Always."""
+        return True
 
     def prepare(self, segment: Segment) -> None:
         """Take in the chunks that ``segment`` needs and set its ``slots``."""
@@ -115,8 +255,11 @@ class MappedReader:
         """Whether any chunk held has unreadable sequences."""
         return bool(self._errors)
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """Nothing to let go of."""
+
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Nothing is read ahead."""
 
     def reset(self) -> None:
         """Nothing is read ahead."""
@@ -139,7 +282,11 @@ class _Entry:
         self.counted = self.dropped = False
 
 
-class BufferedReader:
+def _failed(future: Future[Chunk]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+class BufferedReader(Reader):
     """Chunks that are read and decoded into private memory; see the module.
 
     Args:
@@ -149,7 +296,8 @@ class BufferedReader:
         total: number of chunks.
         stored: stored bytes of each chunk, or None if unknown.
         threads: how many chunks are read at a time.
-        budget: decoded bytes that may be read ahead of the windows in use; 0 reads nothing ahead.
+        budget: decoded bytes that may be read ahead of the windows in use, 0 for none; None: the next window whatever
+            its size, and of those behind it as much as fits `LEAST_AHEAD` with it.
     """
 
     def __init__(
@@ -160,14 +308,18 @@ class BufferedReader:
         total: int,
         stored: Ints | None,
         threads: int,
-        budget: int,
+        budget: int | None,
     ) -> None:
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
-        self._total, self._stored, self._threads, self._budget = total, stored, threads, budget
+        self._total, self._stored, self._threads = total, stored, threads
+        self._whole_window = budget is None
+        self._budget = LEAST_AHEAD if budget is None else budget
         self._entries: dict[int, _Entry] = {}
-        self._plans: dict[tuple[int, int], tuple[WindowPlan, NDArray[np.uint32]]] = {}
+        self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
+        self._seen = (0, 0)  # chunks read, their decoded bytes
+        self._asked_at = 0  # chunks read when room for more was last looked for
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the figures that threads add to
@@ -177,8 +329,9 @@ class BufferedReader:
     def prepare(self, segment: Segment) -> None:
         """Hold the chunks of the segment's window, reading what is missing, and set its ``slots``."""
         plan = segment.plan
-        held = self._plans.get((plan.sweep, plan.number))
-        slots = held[1] if held is not None else self._hold(plan)
+        slots = self._plans.get((plan.sweep, plan.number))
+        if slots is None:
+            slots = self._hold(plan)
         if segment.held is not slots:
             # Also when the window was let go meanwhile, as a minibatch failed, and has been read again.
             segment.slots, segment.held = slots[segment.place], slots
@@ -215,7 +368,9 @@ class BufferedReader:
         """
         self._after_fork()
         for chunk_id in ids.tolist():
-            if chunk_id not in self._entries:
+            entry = self._entries.get(chunk_id)
+            if entry is None or _failed(entry.future):
+                # What could not be read ahead of need is read again: what stood in the way may be gone.
                 self._submit(chunk_id)
         began = time.perf_counter()
         chunks = []
@@ -225,24 +380,32 @@ class BufferedReader:
                     chunks.append(self._entries[chunk_id].future.result())
                 except BaseException:
                     # Not if it was read, and it is this thread that was interrupted.
-                    future = self._entries[chunk_id].future
-                    if future.done() and (future.cancelled() or future.exception() is not None):
+                    if _failed(self._entries[chunk_id].future):
                         del self._entries[chunk_id]
                     raise
         finally:
             self._stats.wait_seconds += time.perf_counter() - began
         return chunks
 
-    def keep(self, plans: list[WindowPlan], ahead: Iterator[Ints] | None) -> None:
-        """Let go of all windows but ``plans``, and read ``ahead`` within the budget."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
         self._after_fork()
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if len(self._plans) > len(wanted) or not self._plans.keys() <= wanted:
             for key in [key for key in self._plans if key not in wanted]:
                 del self._plans[key]
             self._drop({int(c) for plan in plans for c in plan.chunks})
-        if ahead is not None and self._budget > 0:
-            self._read_ahead(ahead)
+        if upcoming is not None and self._budget > 0:
+            self._read_ahead(upcoming)
+
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Go on reading ahead, if anything was read since, at next to no cost otherwise.
+
+        Sizes are guessed before a chunk is read and known afterwards, so there may be room for more by now.
+        """
+        if self._asked_at != self._seen[0] and self._budget > 0:
+            self._after_fork()
+            self._read_ahead(upcoming)
 
     def reset(self) -> None:
         """Forget what was read ahead: the position has jumped."""
@@ -275,7 +438,7 @@ class BufferedReader:
                     self._errors[slot] = chunk
                 entry.slot = slot  # last: interrupted before, it is taken in again, never without its errors
             slots[i] = entry.slot
-        self._plans[plan.sweep, plan.number] = (plan, slots)
+        self._plans[plan.sweep, plan.number] = slots
         return slots
 
     def _drop(self, needed: set[int]) -> None:
@@ -291,24 +454,25 @@ class BufferedReader:
             if entry.counted:
                 self._stats.held_bytes -= entry.bytes
 
-    def _read_ahead(self, windows: Iterator[Ints]) -> None:
+    def _read_ahead(self, upcoming: Upcoming) -> None:
+        self._asked_at = self._seen[0]
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
-        seen = 0
-        for ids in windows:
-            for chunk_id in ids.tolist():
-                if chunk_id in self._entries:
-                    continue
+        while upcoming.passed < self._total:  # the axis has no end, but a sweep ahead is the whole corpus
+            chunk_id = upcoming.look()
+            if chunk_id is None:
+                return
+            if chunk_id not in self._entries:
                 used += self._estimate(chunk_id)
-                if used > self._budget:
+                if used > self._budget and not (self._whole_window and upcoming.window == 0):
                     return
                 self._submit(chunk_id)
-            seen += len(ids)
-            if seen >= self._total:
-                return  # the axis has no end, but a sweep ahead is the whole corpus
+            upcoming.advance()
 
     def _estimate(self, chunk_id: int) -> int:
-        stored = int(self._stored[chunk_id]) if self._stored is not None else self._budget
-        return int(stored * self._ratio)
+        if self._stored is not None:
+            return int(int(self._stored[chunk_id]) * self._ratio)
+        chunks, decoded = self._seen
+        return decoded // chunks if chunks else self._budget
 
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
@@ -323,6 +487,7 @@ class BufferedReader:
         size = chunk.nbytes
         with self._lock:
             entry.bytes = size
+            self._seen = (self._seen[0] + 1, self._seen[1] + size)
             if self._stored is not None and self._stored[chunk_id] > 0:
                 self._ratio = size / int(self._stored[chunk_id])
             stats = self._stats
@@ -345,7 +510,7 @@ class BufferedReader:
                     self._stats.held_bytes -= entry.bytes
 
 
-def errors_among(reader: MappedReader | BufferedReader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
     """Why sequences among those ``index`` of the chunks at ``slots`` cannot be read, by their place there."""
     found: dict[int, DataError] = {}
     for slot in np.unique(slots).tolist():

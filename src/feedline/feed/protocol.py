@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Minibatch, Schema, Span, Unit
 from feedline.errors import DataError
 
+CHUNK_MEMORY = 2 << 30
+"""Bytes that a decoded chunk may take, unless told otherwise: a small file can say that it is a large one."""
+
 
 class ChunkInfo(NamedTuple):
     """What is known of a chunk before it is read.
@@ -32,6 +35,22 @@ class ChunkInfo(NamedTuple):
     bytes: int
 
 
+class MappedFile(Protocol):
+    """A file that views of chunks lie in.
+
+    Attributes:
+        path: where it is.
+        size: its bytes.
+        address: where all of it is mapped.
+        identity: (device, inode).
+    """
+
+    path: str
+    size: int
+    address: int
+    identity: tuple[int, int]
+
+
 class Deserializer(abc.ABC):
     """A corpus: sequences in a fixed order, cut into chunks.
 
@@ -44,13 +63,20 @@ class Deserializer(abc.ABC):
             ``select`` are never called: windows count chunks, a state is (sweep, window, ordinal in it), and
             restoring reads one window.
         random_access: ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
-            Such corpora are shuffled as a whole by default; the others in windows.
+            Small ones are shuffled as a whole by default; the others in windows.
+        in_memory: all of it is in memory already, so that it is shuffled as a whole however large it is.
+        sliceable: ``read_slice`` reads no more than it returns, so that windows may be made of small blocks.
+        fetchable: chunks are views of the mapped files that ``files`` tells, so that what is not in memory can be
+            fetched ahead of need.
         name: what errors and `feedline inspect` call the corpus, a path where there is one.
     """
 
     schema: Schema
     sized: bool = True
     random_access: bool = False
+    in_memory: bool = False
+    sliceable: bool = False
+    fetchable: bool = False
     name: str = "data"
 
     @abc.abstractmethod
@@ -69,6 +95,20 @@ class Deserializer(abc.ABC):
             DataError: the chunk cannot be read at all. A sequence that cannot be read is no reason to raise:
                 say why in `Chunk.errors`.
         """
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """The sequences ``start:stop`` of chunk number ``chunk``; raises what ``read`` does.
+
+        This default reads the whole chunk: override it and set ``sliceable`` where less will do.
+        """
+        return self.read(chunk).slice(start, stop)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that ``chunks`` are views of; only where ``fetchable``.
+
+        These will be read soon: what `read` itself looks at may be asked for here, and is not to be waited for.
+        """
+        return ()
 
     @abc.abstractmethod
     def digest(self) -> str:
@@ -93,6 +133,10 @@ class Deserializer(abc.ABC):
         do better.
         """
         return select_by_chunk(self, ordinals)
+
+    def paths(self) -> Sequence[str]:
+        """Paths of the files that hold the sequences, for measuring what reading them costs; none if not in files."""
+        return ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
@@ -131,7 +175,10 @@ def select_by_chunk(
         at = np.flatnonzero(chunk_of == chunk)
         part = (read or corpus.read)(chunk).take(ordinals[at] - starts[chunk])
         slots[at], index[at] = parts.add(part), np.arange(len(at))
-        errors.update((int(at[i]), error) for i, error in part.errors.items())
+        errors.update(
+            (int(at[i]), error.located(path=corpus.name, sequence=int(ordinals[at[i]])))
+            for i, error in part.errors.items()
+        )
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
 
@@ -172,14 +219,15 @@ def _upto(next_minibatch: Callable[[], Minibatch], until: Span | None) -> Iterat
     taken = 0
     while until is None or taken < until.count:
         minibatch = next_minibatch()
-        if not minibatch:
+        # The attribute: an interrupt at the start of a method would lose what counts as delivered by now.
+        if minibatch._ended:
             return
+        yield minibatch
         if until is not None:
             if until.unit is Unit.SAMPLE:
                 taken += minibatch.global_samples
             else:
                 taken += 1 if until.unit is Unit.MINIBATCH else minibatch.sweep_end
-        yield minibatch
 
 
 @runtime_checkable

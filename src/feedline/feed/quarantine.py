@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import DataError
+from feedline.feed.formats.files import open_to_append
 
 _log = logging.getLogger("feedline")
 
@@ -55,7 +56,7 @@ class Quarantine:
             "reason": error.what,
         }
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with open_to_append(path) as file:
                 file.write(json.dumps(line, default=_plain) + "\n")
         except OSError as cause:
             raise DataError(

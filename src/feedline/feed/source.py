@@ -2,11 +2,12 @@
 
 Joins the parts: a corpus (`formats`), its order (`timeline`), the rule that cuts it (`packing`), chunks in memory
 (`prefetch`) and the copy out of them (`assembly`). It guarantees the laws in tests/laws. What it costs: O(chunks) to
-open, a window of chunks plus the read-ahead budget in memory, one native call a minibatch.
+open, a window of chunks and what is read ahead (the next window) in memory, one native call a minibatch.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,42 +15,44 @@ from typing import Any, NoReturn
 import numpy as np
 
 from feedline.data import Minibatch, Position, Schema, Span
-from feedline.errors import DataError
+from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.delivery import Delivery
-from feedline.feed.device import on_device
+from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
+from feedline.feed.one_thread import refusal
+from feedline.feed.opening import opened
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
-from feedline.feed.partition import Partition
+from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, planned
-from feedline.feed.prefetch import BufferedReader, MappedReader, Stats
+from feedline.feed.prefetch import LEAST_AHEAD, Stats, Upcoming
 from feedline.feed.protocol import Deserializer, upto, whole_number
 from feedline.feed.quarantine import Quarantine
-from feedline.feed.timeline import ORDERS, ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
-from feedline.feed.timeline.plan import DEFAULT_WINDOW_BYTES
+from feedline.feed.timeline import ORDERS, ChunkTable, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map
 
 DEFAULT_MINIBATCH_SIZE = 256
-DEFAULT_READ_AHEAD = 64 << 20
 
 
 class MinibatchSource:
     """Minibatches of whole sequences from a corpus, in an order that depends on the seed alone.
 
-    Not thread-safe: one thread at a time may use a source. Forked children may use their copy.
+    One thread at a time may use a source; a second one is refused. `position` and `state_dict` may be asked for from
+    any thread, also while a minibatch is made. Forked children may use their copy.
 
     Args:
         corpus: a `Deserializer`; several of them are joined by key, see `Join`.
         seed: of the order and of random transforms; 0 <= seed < 2**64.
-        shuffle: True: all data as one window where reading is free (arrays, mapped stores), windows of 256 MiB
-            stored bytes elsewhere. A `Window`: that much. False: the order of the corpus.
+        shuffle: True: all data as one window where that is cheap (arrays in memory; stores and mapped arrays of up to
+            4 GiB), else windows of 256 MiB stored bytes. A `Window`: that much. ``"whole"``: all data as one window,
+            whatever it costs (corpora with random access). False: the order of the corpus.
         partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size of
             torch.distributed if it is initialised at the first read, else (0, 1).
         max_sweeps, max_samples: where the source ends, counted from the start of the axis, not from a restore, and
@@ -60,7 +63,8 @@ class MinibatchSource:
             written when the first one is met.
         max_errors: with ``on_error="skip"``, the number of skipped sequences of this rank after which to raise;
             None: no limit.
-        order: ``"feedline"``, or ``"cntk"`` for the order of CNTK 2.7, bit for bit.
+        order: ``"feedline"``: the best we know. ``"feedline-1"``, ``"feedline-2"``: that version of it, to go on from
+            states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
             rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
             differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts what was passed
@@ -73,7 +77,8 @@ class MinibatchSource:
         frame_mode: every sequence must have exactly one sample; a longer one is a DataError.
         threads: chunks read at a time.
         read_ahead: bytes of decoded chunks to read ahead of the window in use, and of minibatches to copy ahead of
-            need where they are large; 0: none.
+            need where they are large; 0: none. None: the whole next window, at least 64 MiB; less than a window
+            makes the first minibatch of each wait for the rest of it.
 
     Attributes:
         schema: the streams delivered, after transforms.
@@ -89,7 +94,7 @@ class MinibatchSource:
         corpus: Deserializer | Sequence[Deserializer],
         *,
         seed: int = 0,
-        shuffle: bool | Window = True,
+        shuffle: bool | str | Window = True,
         partition: tuple[int, int] | None = None,
         max_sweeps: int | None = None,
         max_samples: int | None = None,
@@ -102,7 +107,7 @@ class MinibatchSource:
         transforms: Sequence[Map | Callable[..., Mapping[str, Any]]] = (),
         frame_mode: bool = False,
         threads: int = 2,
-        read_ahead: int = DEFAULT_READ_AHEAD,
+        read_ahead: int | None = None,
     ) -> None:
         if isinstance(corpus, (list, tuple)):
             corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
@@ -113,8 +118,8 @@ class MinibatchSource:
             raise TypeError(f"expected a feedline Deserializer, got {type(corpus).__name__}; {hint}")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ValueError(f"expected 0 <= seed < 2**64, got {seed!r}")
-        if order not in ORDERS:
-            raise ValueError(f"expected order to be one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+        if order not in ("feedline", *ORDERS):
+            raise ValueError(f"expected order to be one of 'feedline', {', '.join(map(repr, ORDERS))}, got {order!r}")
         if filling not in ("global", "cntk"):
             raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
         if truncation_length is not None:
@@ -123,19 +128,19 @@ class MinibatchSource:
                 raise ValueError("expected truncation_length or frame_mode, got both: a frame cannot be truncated")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'expected on_error to be "raise" or "skip", got {on_error!r}')
-        if not isinstance(shuffle, (bool, Window)):
-            raise TypeError(f"expected shuffle to be True, False or a fl.Window, got {shuffle!r}")
+        if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
+            raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
         limits = {"max_sweeps": (max_sweeps, 0), "max_samples": (max_samples, 1), "max_errors": (max_errors, 0)}
         for name, (limit, least) in limits.items():
             if limit is not None:
                 whole_number(name, limit, least)
         whole_number("threads", threads, 1)
-        whole_number("read_ahead", read_ahead, 0)
+        if read_ahead is not None:
+            whole_number("read_ahead", read_ahead, 0)
         if callable(transforms):
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
         self.corpus = corpus
         self._seed = int(seed)
-        self._shuffle = shuffle
         self._partition = Partition(partition)
         self._truncated = truncation_length is not None
         self._packer: Packer = Local() if filling == "cntk" else Whole()
@@ -147,13 +152,23 @@ class MinibatchSource:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = ChunkSet(corpus.schema)
-        self._timeline, self._reader, sizes = self._open(chunks, order, threads, read_ahead)
+        self._timeline, self._reader, sizes = opened(
+            corpus,
+            chunks,
+            self._stats,
+            order=order,
+            seed=self._seed,
+            shuffle=shuffle,
+            threads=threads,
+            read_ahead=read_ahead,
+        )
         if frame_mode:
             sizes = lengths.single(sizes, corpus)
         self._axis = Axis(self._timeline, sizes, max_sweeps, max_samples)
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
-        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, read_ahead if looks else 0)
+        copied = LEAST_AHEAD if read_ahead is None else read_ahead
+        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -174,32 +189,9 @@ class MinibatchSource:
         self._place = states.Place(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
+        self._inside: int | None = None  # the thread that is in a call
+        self._upcoming: Upcoming | None = None
         self._closed = False
-
-    def _open(
-        self, chunks: ChunkSet, order: str, threads: int, read_ahead: int
-    ) -> tuple[Timeline, MappedReader | BufferedReader, lengths.Lengths]:
-        corpus, shuffled = self.corpus, self._shuffle is not False
-        window = self._shuffle if isinstance(self._shuffle, Window) else None
-        reader: MappedReader | BufferedReader
-        if not corpus.sized:
-            if order != "feedline":
-                raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
-            if corpus.num_chunks() < 1:
-                raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-            reader = BufferedReader(corpus, chunks, self._stats, corpus.num_chunks(), None, threads, read_ahead)
-            timeline = UnsizedOrder(corpus.num_chunks(), self._seed, shuffled, window, reader.counts)
-            return timeline, reader, lengths.read(reader)
-        table = ChunkTable(corpus.chunks())
-        if table.total_sequences == 0:
-            raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-        if corpus.random_access:
-            reader = MappedReader(corpus, chunks, self._stats)
-        else:
-            reader = BufferedReader(corpus, chunks, self._stats, len(table), table.bytes, threads, read_ahead)
-            if window is None and order == "feedline":
-                window = Window(bytes=DEFAULT_WINDOW_BYTES) if shuffled else Window(chunks=1)
-        return ORDERS[order](table, self._seed, shuffled, window), reader, lengths.indexed(corpus)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -216,13 +208,37 @@ class MinibatchSource:
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position stays where it was.
-            StateError: the default partition has changed since the first read, or the lanes of a loaded state are
-                damaged.
+            StateError: the default partition has changed since the first read, or a loaded state names a place or
+                lanes that are not there, of a corpus whose chunks tell their sizes only when read.
             ValueError: size below 1, or with ``filling="cntk"`` fewer lanes than ranks.
+            RuntimeError: another thread is in a call of this source.
         """
+        return self._next(size, partition)
+
+    def _next(
+        self,
+        size: int,
+        partition: tuple[int, int] | None,
+        finish: Callable[[Minibatch], object] | None = None,
+    ) -> Minibatch:
+        """See `next_minibatch`; ``finish`` is called with the minibatch before it counts as delivered."""
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
+            return self._made(size, partition, finish)
+        finally:
+            self._inside = None
+
+    def _made(
+        self, size: int, partition: tuple[int, int] | None, finish: Callable[[Minibatch], object] | None
+    ) -> Minibatch:
         if type(size) is not int or size < 1:
             size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
+        if count > 1 and not self._reader.shared:
+            self._reader.shared = on_this_machine(count) > 1
         cursor = self._cursor
         if cursor is None:
             cursor = self._start()
@@ -233,8 +249,19 @@ class MinibatchSource:
             self._cursor = plan.after
             return Minibatch.end(self.schema, self.position)
         minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
-        self._advance(plan.after)
-        self._ahead.refill(plan.after, size, index, count, minibatch.num_sequences)
+        if finish is not None:
+            finish(minibatch)
+        after = plan.after
+        window = after.segment.plan
+        if window is not self._window_in_use:
+            self._upcoming = Upcoming(self._timeline.chunks_after(window, self._axis.max_sweeps))
+            self._reader.keep([window], self._upcoming)
+        elif self._upcoming is not None:
+            self._reader.read_on(self._upcoming)
+        self._ahead.refill(after, size, index, count, minibatch.num_sequences)
+        # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
+        # moved if and only if the minibatch was delivered.
+        self._window_in_use, self._cursor = window, after
         return minibatch
 
     def minibatches(
@@ -254,8 +281,10 @@ class MinibatchSource:
             device: of torch: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); on CUDA they
                 are copied through pinned memory by a stream of their own.
         """
-        found = upto(lambda: self.next_minibatch(size, partition), until)
-        return found if device is None else on_device(found, device)
+        if device is None:
+            return upto(lambda: self.next_minibatch(size, partition), until)
+        move = mover(device)
+        return upto(lambda: self._next(size, partition, move), until)
 
     def __iter__(self) -> Iterator[Minibatch]:
         """Minibatches of 256 samples to the end of the source."""
@@ -308,25 +337,24 @@ class MinibatchSource:
         axis = self._axis
         if axis.max_sweeps is not None and place.position.sweep >= axis.max_sweeps and not place.lanes:
             return None
-        cursor = axis.at(place.position, place.fingerprint)
+        try:
+            cursor = axis.at(place.position, place.fingerprint)
+        except IndexError as error:  # of a corpus whose windows have to be read to know how long they are
+            raise StateError(f"this place is not in the order of {self.corpus.name}: {error}") from error
         if place.lanes:
             cursor = cursor._replace(lanes=lanes.from_json(axis, cursor, place.lanes))
         return cursor
-
-    def _advance(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        plan = cursor.segment.plan
-        if plan is not self._window_in_use:
-            self._window_in_use = plan
-            self._reader.keep([plan], self._timeline.chunks_after(plan, self._axis.max_sweeps))
 
     # ---- position and state -----------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
         """What follows the last minibatch delivered; reading ahead does not count."""
-        place = self._place.position
-        return place if self._cursor is None else self._axis.position(self._cursor, place.label_samples)
+        return self._standing_at(self._place.position, self._cursor)
+
+    def _standing_at(self, place: Position, cursor: Cursor | None) -> Position:
+        # Both are read once: another thread may move them meanwhile.
+        return place if cursor is None else self._axis.position(cursor, place.label_samples)
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
@@ -352,18 +380,25 @@ class MinibatchSource:
             assert samples is not None
             if isinstance(self._timeline, UnsizedOrder):
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
-            if samples < 0:
-                raise IndexError(f"expected samples >= 0, got {samples}")
+            if not 0 <= samples <= states.LARGEST:
+                raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
             states.check_position(self._timeline, position)
         self._jump(states.Place(position, None, []))
 
     def _jump(self, place: states.Place) -> None:
-        self._ahead.drop()
-        self._reader.reset()
-        self._reader.keep([], None)
-        self._place, self._cursor, self._window_in_use = place, None, None
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
+            self._ahead.drop()
+            self._reader.reset()
+            self._reader.keep([], None)
+            self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+        finally:
+            self._inside = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: a few numbers, the same on every rank.
@@ -377,10 +412,11 @@ class MinibatchSource:
         return states.to_json(self._identity, self._standing(), self._truncated)
 
     def _standing(self) -> states.Place:
-        cursor = self._cursor
+        place, cursor = self._place, self._cursor
         if cursor is None:
-            return self._place
-        return states.Place(self.position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
+            return place
+        position = self._standing_at(place.position, cursor)
+        return states.Place(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
         """Go to where ``state`` was taken; reads no data, whatever came before.
@@ -394,6 +430,8 @@ class MinibatchSource:
             StateError: the state does not fit; the source stays where it was.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated)
+        if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
+            self._cursor_at(place)  # finds each sequence, and reads nothing
         if verify:
             states.verify(Axis(self._timeline, self._axis.lengths), place)
         self._jump(place)
@@ -421,7 +459,7 @@ class MinibatchSource:
     def _table(self) -> ChunkTable:
         if isinstance(self._timeline, UnsizedOrder):
             raise ValueError("a corpus without chunk_info cannot be counted: that would read it; implement chunk_info")
-        return self._timeline.table
+        return self._timeline.chunk_table
 
     @property
     def is_infinite(self) -> bool:
@@ -433,7 +471,13 @@ class MinibatchSource:
         return self._stats
 
     def close(self) -> None:
-        """Let chunks, threads and files go; the state can still be taken."""
+        """Let chunks, threads and files go; the state can still be taken.
+
+        Raises:
+            RuntimeError: another thread is in a call of this source.
+        """
+        if self._inside not in (None, threading.get_ident()):
+            raise refusal("this source", self._inside)
         self._place, self._cursor, self._closed = self._standing(), None, True
         try:
             self._identity.corpus_digest()  # which needs the files

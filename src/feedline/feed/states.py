@@ -8,19 +8,23 @@ O(chunks) once for the identity; checking a place reads nothing.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from feedline.data import Position
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
 
 STATE_VERSION = 1
+#: What native code and other people's JSON count with.
+LARGEST = 2**63 - 1
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 class Place(NamedTuple):
@@ -63,7 +67,7 @@ class Identity:
         """32 hex digits for the content and the chunk table; computed once."""
         if self._digest is None:
             h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
-            table = self._timeline.table
+            table = self._timeline.chunk_table
             for column in (table.sequences, table.samples, table.bytes):
                 h.update(np.ascontiguousarray(column, "<i8").tobytes())
             self._digest = h.hexdigest()
@@ -97,9 +101,9 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
     """
     if not isinstance(state, Mapping) or "feedline" not in state:
         raise StateError(
-            f"expected a state of a feedline source, got {type(state).__name__} {_short(state)}", hint=_inside(state)
+            f"expected a state of a feedline source, got {type(state).__name__} {shown(state, 80)}", hint=_inside(state)
         )
-    if state["feedline"] != STATE_VERSION:
+    if type(state["feedline"]) is not int or state["feedline"] != STATE_VERSION:
         raise StateError(
             "this state has another format version",
             saved={"feedline": state["feedline"]},
@@ -117,15 +121,15 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             hint=_opened_as(saved, differing),
         )
     try:
-        text = state["fingerprint"]
-        fingerprint = None if text is None else int(text, 16)
+        fingerprint = _fingerprint(state["fingerprint"])
         sweep, ordinal, samples, labels = (
-            _integer(state, key) for key in ("sweep", "sequence", "samples", "label_samples")
+            counter(state, key) for key in ("sweep", "sequence", "samples", "label_samples")
         )
-        window = None if state.get("window") is None else _integer(state, "window")
+        window = None if state.get("window") is None else counter(state, "window")
         position = Position(sweep, ordinal, samples, labels, window)
         check_position(timeline, position)
-        unfinished = lanes.check_json(state.get("lanes", []), position)
+        windows = timeline.windows if isinstance(timeline, UnsizedOrder) else None
+        unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
         raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
@@ -145,7 +149,7 @@ def check_position(timeline: Timeline, p: Position) -> None:
         IndexError: none can.
     """
     unsized = isinstance(timeline, UnsizedOrder)
-    if p.sweep < 0 or p.samples < 0 or p.label_samples < 0 or (p.window is None) is unsized:
+    if min(p[:4]) < 0 or max(p[:4]) > LARGEST or (p.window is None) is unsized:
         raise IndexError(f"expected a position of this source, got {p!r}")
     if isinstance(timeline, UnsizedOrder):
         if p.ordinal < 0 or p.window is None or not 0 <= p.window < timeline.windows:
@@ -204,10 +208,10 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
             elif key == "seed":
                 settings.append(f"seed={int(value, 16)}")
             elif key == "shuffle":
-                settings.append(f"shuffle={f'fl.{Window(**value)!r}' if isinstance(value, Mapping) else bool(value)}")
+                settings.append(f"shuffle={_shuffle(value)}")
             elif key == "filling":
                 settings.append(f"filling={str(value)!r}")
-        except (IndexError, TypeError, ValueError):
+        except (IndexError, TypeError, ValueError, RecursionError):
             return "load another checkpoint, or this one with the version of feedline that saved it"
     if "schema" in differing:
         others.append("declare the same streams, in the same order")
@@ -218,13 +222,29 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     return "to go on: " + "; ".join(others)
 
 
-def _integer(state: Mapping[str, Any], key: str) -> int:
+def _shuffle(value: object) -> str:
+    """The argument that a state's ``shuffle`` was made of."""
+    if isinstance(value, Mapping):
+        return f"fl.{Window(**value)!r}"
+    return '"whole"' if value == "all" else str(bool(value))
+
+
+def counter(state: Mapping[str, Any], key: str) -> int:
+    """A count in a state.
+
+    Raises:
+        KeyError: there is none.
+        TypeError: it is no int, negative, or larger than a count can be.
+    """
     value = state[key]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"expected `{key}` to be an int, got {value!r}")
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise TypeError(f"expected `{key}` to be an int from 0 to 2**63 - 1, got {shown(value, 40)}")
     return value
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _fingerprint(text: Any) -> int | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not _FINGERPRINT.fullmatch(text):
+        raise TypeError(f"expected `fingerprint` to be 16 hex digits in lower case, got {shown(text, 40)}")
+    return int(text, 16)

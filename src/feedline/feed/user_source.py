@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.errors import SchemaError, StateError
+from feedline.feed import states
 from feedline.feed.given import given_values
 from feedline.feed.partition import Partition
 from feedline.feed.protocol import upto, whole_number
@@ -210,18 +211,22 @@ class UserMinibatchSource(abc.ABC):
             raise StateError(f"expected a state of a feedline source, got {type(state).__name__}")
         identity = {"feedline": STATE_VERSION, "order": "user", "schema": self.schema.digest}
         saved = {key: state.get(key) for key in identity}
-        differing = [key for key in identity if saved[key] != identity[key]]
+        differing = [
+            key for key in identity if type(saved[key]) is not type(identity[key]) or saved[key] != identity[key]
+        ]
         if differing:
             raise StateError(
                 "this state was taken from another kind of source or other streams",
                 saved={key: saved[key] for key in differing},
                 current={key: identity[key] for key in differing},
             )
-        counters = [state.get(key) for key in ("sweep", "sequence", "samples", "label_samples", "sequences")]
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counters) or "state" not in state:
-            raise StateError(
-                "this state is damaged: expected counters of at least 0 and a state", hint="load another checkpoint"
-            )
+        try:
+            keys = ("sweep", "sequence", "samples", "label_samples", "sequences")
+            *place, sequences = (states.counter(state, key) for key in keys)
+            _ = state["state"]
+        except (KeyError, TypeError) as error:
+            what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
+            raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
         if not self.resumes or state["state"] is None:
             raise StateError(
                 f"{type(self).__name__} cannot be resumed: define get_checkpoint_state and restore_from_checkpoint"
@@ -233,7 +238,6 @@ class UserMinibatchSource(abc.ABC):
                 f"restore_from_checkpoint of {type(self).__name__} raised {type(error).__name__}: {error}",
                 saved={"state": state["state"]},
             ) from error
-        *place, sequences = (int(n) for n in counters if n is not None)
         self._progress.position, self._progress.sequences, self._progress.ended = Position(*place), sequences, False
 
     @property

@@ -1,24 +1,36 @@
-"""Tensors in a file, and a state with them: safetensors, a CRC-32C each, nothing pickled.
+"""Tensors in a file, and a state with them: safetensors, checksums over every byte, nothing pickled.
 
 Tensors that share memory (tied weights) are written once. A file is forced to disk before it is done, and one that was
-torn or damaged is refused when it is read.
+torn or damaged is refused when it is read:
 
-Costs: the bytes of the tensors once to disk, a checksum at memory speed, one fsync.
+- the header, and with it names, shapes, the state, what shares memory and the checksums below, has a `seal`;
+- each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they
+  are one CRC of 64 bits: no burst of up to 64 bits goes unnoticed, of other damage one in 2^64.
+
+Files of version 0.1 have a CRC-32C for each tensor and for the state, and nothing over the header; they are still read.
+
+Costs: the bytes of the tensors once to disk, one fsync, and checksums, which a thread computes while the file is
+written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
 from feedline import _native
 from feedline.errors import StateError
+from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
+
+VERSION = 2
 
 #: As safetensors names them.
 _DTYPES = {
@@ -38,6 +50,31 @@ _DTYPES = {
 }
 
 
+_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
+#: The seal stands first, so that a file is known by its first bytes.
+_SEALED = b'{"__metadata__": {"seal": "'
+#: Bytes of a header, as the safetensors library limits them.
+_LARGEST_HEADER = 100_000_000
+#: Where the seal stands in a file, whose first 8 bytes are the size of its header.
+_AT = 8 + len(_SEALED)
+#: Bytes of tensors from which a thread for their checksums pays.
+_MANY = 1 << 20
+
+
+class Contents(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        tensors: by name, on the CPU.
+        state: empty if there was none.
+        seal: of the header, and so of everything; None in files of version 0.1.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    seal: str | None
+
+
 def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
     """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
 
@@ -54,7 +91,7 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
     sync(path.parent)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> str:
     """Write tensors as one new safetensors file, forced to disk; names that share memory go to its metadata.
 
     Written by hand: the memory of the tensors goes to the file as it is, without the copy that the library makes.
@@ -63,6 +100,9 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
         path: of the file.
         tensors: by name, on any device.
         state: JSON types that belong to them, kept in the metadata.
+
+    Returns:
+        The file's seal.
 
     Raises:
         TypeError: a tensor of a dtype that safetensors does not have, or a state that is not JSON.
@@ -82,23 +122,40 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
         stored[name] = plain.cpu().contiguous()
     # The largest elements first: every tensor then begins at a multiple of its elements' size.
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
-    sums = {name: _native.crc32c(_bytes(tensor)) for name, tensor in stored.items()}
-    header: dict[str, Any] = {"__metadata__": {"feedline": json.dumps({"aliases": aliases, "crc32c": sums})}}
-    if state is not None:
-        told = json.dumps(check_json(state))
-        header["__metadata__"] |= {"state": told, "state_crc32c": f"{_native.crc32c(told.encode()):08x}"}
+    told = None if state is None else json.dumps(check_json(state))
+    header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), told)
+    checksums = _Checksums(stored.values())
+    with open(path, "xb") as file:
+        try:
+            file.write(header)
+            for tensor in stored.values():
+                file.write(_bytes(tensor))
+        finally:
+            checksums.join()
+        filled = sealed(_header(stored, aliases, dict(zip(stored, checksums.found, strict=True)), told), _AT)
+        file.seek(0)
+        file.write(filled)
+        file.flush()
+        os.fsync(file.fileno())
+    return filled[_AT : _AT + len(BLANK)].decode()
+
+
+def _header(
+    stored: Mapping[str, torch.Tensor], aliases: Mapping[str, str], checksums: Mapping[str, str], told: str | None
+) -> bytes:
+    """The header with its length, unsealed; its size does not depend on the checksums."""
+    about = {"version": VERSION, "aliases": aliases, "crc64": checksums}
+    metadata = {"seal": BLANK, "feedline": json.dumps(about)}
+    if told is not None:
+        metadata["state"] = told
+    header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, tensor in stored.items():
         start, end = end, end + tensor.nbytes
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in stored.values():
-            file.write(_bytes(tensor))
-        file.flush()
-        os.fsync(file.fileno())
+    return len(text).to_bytes(8, "little") + text
 
 
 def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -107,17 +164,12 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     Raises:
         StateError: the file is missing, torn or damaged.
     """
-    with _opened(path) as file:
-        metadata = file.metadata() or {}
-        about = json.loads(metadata["feedline"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-        sums, aliases = about["crc32c"], about["aliases"]
-        if sums.keys() != tensors.keys():
-            raise StateError(f"expected the tensors {sorted(sums)} in {path}, got {sorted(tensors)}")
-        for name, tensor in tensors.items():
-            if _native.crc32c(_bytes(tensor)) != sums[name]:
-                raise StateError(f"expected CRC-32C {sums[name]:08x} of tensor `{name}` in {path}, got another")
-        return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}, _state(path, metadata)
+    return load_contents(path)[:2]
+
+
+def load_contents(path: Path) -> Contents:
+    """As `load_tensors`, with the seal."""
+    return _read(path, True)
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -126,34 +178,122 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         StateError: the file is missing, torn or damaged.
     """
-    with _opened(path) as file:
-        return _state(path, file.metadata() or {})
+    return _read(path, False).state
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The file within the block; what is wrong with it as StateError."""
-    from safetensors import SafetensorError, safe_open
+# What a file can say, if it is not what it should be, raises one of these where it is looked at.
+_DAMAGED = (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
+
+def _read(path: Path, all_of_it: bool) -> Contents:
     try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, StateError):
-            raise
-        raise StateError(f"expected tensors in {path}, got a torn or foreign file: {error}") from error
+        with open_regular(path) as file:
+            header, start, seal = _read_header(file, path)
+            metadata = header.pop("__metadata__")
+            about = json.loads(metadata["feedline"])
+            if (seal is None) is ("version" in about) or about.get("version", VERSION) != VERSION:
+                raise StateError(
+                    f"expected tensors of version {VERSION} in {path}",
+                    saved={"version": about.get("version"), "sealed": seal is not None},
+                    current={"version": VERSION, "sealed": True},
+                )
+            state = _state_of_0_1(path, metadata) if seal is None else json.loads(metadata.get("state", "{}"))
+            places = _places(header, os.fstat(file.fileno()).st_size - start)
+            tensors = _read_tensors(file, start, places, about, path) if all_of_it else {}
+            return Contents(tensors, state, seal)
+    except _DAMAGED as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+        raise StateError(f"expected tensors in {path}, got a torn or foreign file: {why}") from error
 
 
-def _state(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str | None]:
+    """The header, where the tensors begin, and the seal."""
+    size = file.read(8)
+    length = int.from_bytes(size, "little")
+    if len(size) < 8 or not 2 <= length <= _LARGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    text = size + file.read(length)
+    if len(text) != 8 + length:
+        raise ValueError(f"it ends within its header of {length} bytes")
+    seal = check_seal(text, _AT, f"the header of {path}") if text[8:].startswith(_SEALED) else None
+    header: dict[str, Any] = json.loads(text[8:])
+    return header, 8 + length, seal
+
+
+def _places(header: Mapping[str, Any], size: int) -> list[tuple[str, torch.dtype, list[int]]]:
+    """Names, dtypes and shapes of the tensors, in the order in which they fill ``size`` bytes without a gap."""
+    at, places = 0, []
+    for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (start, end) = _NAMES[about["dtype"]], about["shape"], about["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (start, end, *shape)):
+            raise ValueError(f"tensor `{name}` of shape {shape!r:.80} at {start!r:.40}")
+        if start != at or end - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"tensor `{name}` of {end - start} bytes at {start}, expected {shape!r:.80} at {at}")
+        at = end
+        places.append((name, dtype, shape))
+    if at != size:
+        raise ValueError(f"{size} bytes of tensors, expected {at}")
+    return places
+
+
+def _read_tensors(
+    file: BinaryIO, start: int, places: list[tuple[str, torch.dtype, list[int]]], about: Mapping[str, Any], path: Path
+) -> dict[str, torch.Tensor]:
+    old = "version" not in about
+    checksums, aliases = about["crc32c" if old else "crc64"], about["aliases"]
+    names = [name for name, _, _ in places]
+    if sorted(checksums) != sorted(names):
+        raise StateError(f"expected the tensors {sorted(checksums)} in {path}, got {sorted(names)}")
+    tensors: dict[str, torch.Tensor] = {}
+    file.seek(start)
+    for name, dtype, shape in places:
+        tensor = tensors[name] = torch.empty(shape, dtype=dtype)
+        content = _bytes(tensor)
+        if file.readinto(content) != tensor.nbytes:  # type: ignore[attr-defined]  # of every file opened to be read
+            raise ValueError(f"it ends within tensor `{name}`")
+        found = _native.crc32c(content) if old else _checksum(content)
+        if found != checksums[name]:
+            raise StateError(f"expected checksum {checksums[name]} of tensor `{name}` in {path}, got {found}")
+    return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
+
+
+def _state_of_0_1(path: Path, metadata: Mapping[str, str]) -> Any:
     text = metadata.get("state", "{}")
     if "state" in metadata and f"{_native.crc32c(text.encode()):08x}" != metadata["state_crc32c"]:
         raise StateError(f"expected CRC-32C {metadata['state_crc32c']} of the state in {path}, got another")
-    state: dict[str, Any] = json.loads(text)
-    return state
+    return json.loads(text)
+
+
+class _Checksums:
+    """Checksums of tensors, computed while the caller writes them."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._contents = [_bytes(tensor) for tensor in tensors]
+        self.found: list[str] = []
+        self._thread: threading.Thread | None = None
+        if sum(len(content) for content in self._contents) >= _MANY:
+            self._thread = threading.Thread(target=self._compute, name="feedline-checksums")
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait until all are there."""
+        if self._thread is None:
+            self._compute()
+        else:
+            self._thread.join()
+
+    def _compute(self) -> None:
+        self.found += map(_checksum, self._contents)
+
+
+def _checksum(content: Any) -> str:
+    """CRC-32C and CRC-32, as 16 hex digits."""
+    return f"{_native.crc32c(content):08x}{zlib.crc32(content):08x}"
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+    """The memory of a contiguous tensor."""
+    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else bytearray()
 
 
 def check_json(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +304,7 @@ def check_json(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         again = json.loads(json.dumps(state))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"expected a state of JSON types only: {error}") from error
     if not isinstance(again, dict):
         raise TypeError(f"expected a mapping as state, got {type(state).__name__}")

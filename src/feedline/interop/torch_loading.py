@@ -19,12 +19,12 @@ import torch
 import torch.utils.data
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import IterableDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, TensorDataset
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
 from torch.utils.data._utils.pin_memory import pin_memory
 
-__all__ = ["IterableDataset", "StackDataset", "Subset", "TensorDataset", "pin_memory"]
+__all__ = ["ConcatDataset", "IterableDataset", "StackDataset", "Subset", "TensorDataset", "pin_memory"]
 
 default_collate = torch.utils.data.default_collate
 default_convert = torch.utils.data.default_convert
@@ -97,7 +97,23 @@ class GlobalGenerator:
 
     def seed(self, number: int) -> None:
         """Seed it; other devices' generators stay."""
-        torch.default_generator.manual_seed(number)
+        torch.default_generator.manual_seed(_positive(number))
+
+    def save(self) -> dict[str, Any] | None:
+        """Its state in JSON types."""
+        return {"state": generator_state(torch.default_generator)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Put it to a saved state."""
+        set_generator_state(torch.default_generator, saved["state"])
+
+
+def _positive(number: int) -> int:
+    """A seed below 2**63: ``torch.initial_seed()`` in a sample has to fit the int64 that numbers are collated to.
+
+    The bit left out never counted: torch's generator of the CPU begins with the lower 32.
+    """
+    return number & 0x7FFF_FFFF_FFFF_FFFF
 
 
 class _GlobalGeneratorInMemory(GlobalGenerator):
@@ -206,7 +222,7 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
     def _own(self) -> Any:
         number = self._number()
         if number != self._seeded:
-            self._generator, self._seeded = torch.Generator().manual_seed(number), number
+            self._generator, self._seeded = torch.Generator().manual_seed(_positive(number)), number
         return self._generator
 
 
@@ -384,6 +400,20 @@ def generator_state(generator: Any) -> str:
 def set_generator_state(generator: Any, state: str) -> None:
     """Put a ``torch.Generator`` to a state as `generator_state` gives it."""
     generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+
+
+def check_generator_state(state: Any) -> None:
+    """Check that it is the state of a ``torch.Generator`` as `generator_state` gives it.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    if not isinstance(state, str):
+        raise TypeError(f"expected the state of a torch.Generator as hex digits, got {state!r:.80}")
+    try:
+        set_generator_state(torch.Generator(), state)
+    except RuntimeError as error:
+        raise ValueError(f"expected the state of a torch.Generator: {error}") from error
 
 
 def is_generator(value: Any) -> bool:

@@ -6,7 +6,10 @@ Guarantees beyond `KVStore`'s:
 - each push is applied once by each server that holds a part of its keys, whole or not at all there; a server that dies
   comes back, and what its last snapshot lacks is sent again (see `feedline.kvstore.link` for the limit);
 - a worker that dies stops nobody; what is away for good is a `StoreError` that names it within the timeout;
-- what a server's updater raises reaches the worker that pushed, at this call or a later one: pushes are not waited for.
+- what a server's updater raises reaches the worker that pushed, once, at this call or a later one: pushes are not
+  waited for;
+- Ctrl-C comes out of a call where it waits, and at its end. A push is then made all the same, on all servers: it is
+  kept before anything is waited for, and sent by later calls if need be.
 
 Costs: a message for each server and call, whatever the number of keys. A pushed array is copied once on one host.
 """
@@ -28,6 +31,7 @@ from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.cluster import ADDRESS, SERVERS, SNAPSHOTS, WORKERS, AsyncCluster, Connection, remaining
 from feedline.kvstore.compression import compression
+from feedline.kvstore.interrupts import Held
 from feedline.kvstore.link import Link
 from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.membership import PAUSE, Membership
@@ -142,7 +146,7 @@ class AsyncStore(KVStore):
             try:
                 self._drain(deadline)
                 if self.num_workers > 1:  # nobody could send our last pushes again
-                    self._everywhere("flush", (), deadline)
+                    self._everywhere("flush", deadline)
             finally:
                 self._closed = True
                 self._take_optimizer(None)
@@ -243,7 +247,7 @@ class AsyncStore(KVStore):
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
         with self._working() as deadline:
             self._drain(deadline)
-            made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), deadline)]
+            made = self._generations(deadline)
             if self.rank == 0:
                 generation = max(made) + 1
                 pulls = [(link, link.set_rule(rule, generation)) for link in self._links]
@@ -252,7 +256,7 @@ class AsyncStore(KVStore):
             self._rules += 1
             while self.rank and min(made) < self._rules:
                 later = self._patience(deadline, f"set an updater for the {self._rules}. time")
-                made = [greeting.generation for greeting in self._everywhere("greet", (self._us.name,), later)]
+                made = self._generations(later)
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
             self._take_optimizer(optimizer)
@@ -278,10 +282,13 @@ class AsyncStore(KVStore):
         with self._working() as deadline:
             rule = self._known_optimizer()
             self._drain(deadline)
-            answers = self._everywhere("states", (), deadline)
+            answers = self._everywhere("states", deadline)
+            if any(name != rule.name for name, _, _ in answers):
+                raise StoreError(f"expected servers that update by {rule.name}, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
             rule.forget()
-            rule.set_states(whole_states(self._entries.values(), [states for _, _, states in answers], rule))
+            named = [(link.called, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
+            rule.set_states(whole_states(self._entries.values(), named, rule))
             save_states(path, rule, dump_optimizer)
             rule.forget()
 
@@ -294,7 +301,7 @@ class AsyncStore(KVStore):
             rule.forget()
             self._drain(deadline)
             pulls = [
-                (link, link.ask("set_states", rule.parameters(), piece))
+                (link, link.pull("set_states", rule.parameters(), piece))
                 for link, piece in zip(self._links, pieces, strict=True)
             ]
             for link, pull in pulls:
@@ -309,8 +316,8 @@ class AsyncStore(KVStore):
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[float]:
-        """The lock, an open store, and the moment when patience ends."""
-        with self._lock:
+        """The lock, an open store, and the moment when patience ends; Ctrl-C comes out of waits alone."""
+        with self._lock, Held(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
             yield time.monotonic() + self._timeout
@@ -416,8 +423,11 @@ class AsyncStore(KVStore):
         for server, message in self._packer.messages(groups).items():
             message.layout.write(message.run, message.sources)
             asked = wanted.get(server, [])
-            numbers[server] = self._links[server].push(message.items, message.run.numpy(), asked, deadline)
+            numbers[server] = self._links[server].keep(message.items, message.run.numpy(), asked)
             self._packer.sent(server, message)
+        # Whatever is raised from here on, for a push before this one, it is kept everywhere, and gets there.
+        for server in numbers:
+            self._links[server].flush(deadline)
         return numbers
 
     def _pull(self, outs: Sequence[Group], deadline: float) -> None:
@@ -429,7 +439,8 @@ class AsyncStore(KVStore):
     def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
         """Copy what a server sent to the outs."""
         targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
-        self._packer.layouts(outs)[server].read(received(run), targets)
+        layout = self._packer.layouts(outs)[server]
+        layout.read(received(run, layout.size, self._links[server].called), targets)
 
     def _table(self, entry: Entry, out: Any, ids: Any) -> tuple[Entry, Any, Any, Any]:
         """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
@@ -453,11 +464,18 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in wanted[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            layout.read(received(self._links[server].answered(pull, deadline)), [[place] for place in places])
+            run = self._links[server].answered(pull, deadline)
+            layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
-    def _everywhere(self, method: str, arguments: tuple[Any, ...], deadline: float) -> list[Any]:
-        pulls = [(link, link.ask(method, *arguments)) for link in self._links]
+    def _everywhere(self, method: str, deadline: float) -> list[Any]:
+        """What all servers answer, once all pushes so far are in what they store."""
+        pulls = [(link, link.pull(method)) for link in self._links]
         return [link.answered(pull, deadline) for link, pull in pulls]
+
+    def _generations(self, deadline: float) -> list[int]:
+        """How often the rule of each server was set."""
+        pulls = [(link, link.ask("greet", self._us.name)) for link in self._links]
+        return [link.answered(pull, deadline).generation for link, pull in pulls]
 
     def _drain(self, deadline: float) -> None:
         for link in self._links:

@@ -137,12 +137,13 @@ class KVStore(ABC):
 
         Args:
             path: replaced if there is one.
-            dump_optimizer: whether its parameters (learning rate, …) go with them.
+            dump_optimizer: whether its parameters (learning rate, …) go with them; but never ``rescale_grad``, which
+                depends on how many workers push.
         """
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """Take over the states of a file, and the parameters if it has them.
+        """Take over the states of a file, and the parameters if it has them; ``rescale_grad`` stays as it is.
 
         Raises:
             StateError: the file is damaged, or was written by another optimizer.

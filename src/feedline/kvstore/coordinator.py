@@ -4,6 +4,9 @@ Workers join, beat every `BEAT` seconds, and leave. One that has not beaten for 
 rank is free again, and a barrier names it. When all have left, or none has beaten for `GRACE` seconds, the servers,
 their snapshots and this actor go: nobody else would end them, since they belong to no worker.
 
+A barrier opens when all ranks wait at it in one moment. A worker that gave up, left or was replaced does not wait, so
+its arrival does not count.
+
 What it knows it learns again from beats when Ray has restarted it. Costs: a small message a beat; and a process, which
 gets this module as it stands here and imports nothing of feedline's, so that it stays small.
 """
@@ -71,7 +74,9 @@ class Coordinator:
         self._places: dict[int, str] = {}
         self._left: set[int] = set()
         self._life = uuid.uuid4().hex
-        self._passed, self._arrived, self._gate = 0, set[int](), asyncio.Event()
+        self._passed, self._gate = 0, asyncio.Event()
+        #: Workers that wait at the barrier, each with the call by which it does.
+        self._waiting: dict[str, object] = {}
         self._since = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
@@ -103,6 +108,7 @@ class Coordinator:
         if rank >= 0:
             for other in [w for w, r in self._ranks.items() if r == rank and w != worker]:
                 del self._ranks[other], self._seen[other]
+                self._waiting.pop(other, None)
             self._ranks[worker], self._seen[worker], self._places[rank] = rank, now, place
             self._left.discard(rank)
         again = bool(why) and (wanted is None or wanted in taken)
@@ -119,44 +125,62 @@ class Coordinator:
         """The worker needs the store no more."""
         rank = self._ranks.pop(worker, None)
         self._seen.pop(worker, None)
+        self._waiting.pop(worker, None)
         if rank is not None:
             self._left.add(rank)
 
     # ---- barrier --------------------------------------------------------------------------------------------
+
+    async def ticket(self, worker: str) -> tuple[str, int] | None:
+        """Which barrier is the next, so that an answer of `arrive` that is lost can be asked for; None: join first."""
+        return (self._life, self._passed) if worker in self._ranks else None
 
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:
         """Wait at the barrier, for a while.
 
         Args:
             worker: its name.
-            ticket: of the call before, for the same barrier.
+            ticket: of the barrier; None: of the next one.
             seconds: to wait at most.
 
         Returns:
-            None: all have come. Else a ticket, and the missing ranks with what is known of them.
+            None: all have come. Else a ticket, and the missing ranks with what is known of them; the worker does not
+            wait any more, until it calls again.
         """
         if worker not in self._ranks:
             return None, {}  # of a life before this one: join first
         if ticket is None or ticket[0] != self._life:
             ticket = self._life, self._passed
-        if ticket[1] == self._passed:
-            self._arrived.add(self._ranks[worker])
-            if len(self._arrived) == self._workers:
-                self._passed, self._arrived = self._passed + 1, set()
-                self._gate.set()
-                self._gate = asyncio.Event()
-        if ticket[1] == self._passed:
-            try:
-                await asyncio.wait_for(self._gate.wait(), seconds)
-            except TimeoutError:
-                return ticket, self._missing()
-        return None
+        if ticket[1] != self._passed:
+            return None
+        call = self._waiting[worker] = object()
+        try:
+            if len(self._waiting) == self._workers:
+                self._open()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._gate.wait(), seconds)
+            return None if ticket[1] != self._passed else (ticket, self._missing(worker))
+        finally:  # or the call itself was given up
+            if self._waiting.get(worker) is call:
+                del self._waiting[worker]
 
-    def _missing(self) -> dict[int, tuple[bool, str]]:
-        """Ranks that have not arrived: whether they ever will, and what is known of them."""
+    async def withdraw(self, worker: str) -> None:
+        """The worker does not wait at the barrier any more."""
+        self._waiting.pop(worker, None)
+
+    def _open(self) -> None:
+        """Let through everybody who waits."""
+        self._passed, self._waiting = self._passed + 1, {}
+        self._gate.set()
+        self._gate = asyncio.Event()
+
+    def _missing(self, worker: str) -> dict[int, tuple[bool, str]]:
+        """Ranks that do not wait with a worker: whether they ever will, and what is known of them."""
         now, found = time.monotonic(), {}
         seen = {r: now - self._seen[w] for w, r in self._ranks.items()}
-        for rank in set(range(self._workers)) - self._arrived:
+        here = {self._ranks.get(one) for one in (worker, *self._waiting)}
+        for rank in set(range(self._workers)) - here:
             if rank in self._left:
                 found[rank] = True, "has closed the store"
             elif rank not in seen:

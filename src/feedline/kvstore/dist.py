@@ -9,22 +9,28 @@ they give may differ in number, be rows at one and dense at another, or be nothi
 `set_gradient_compression`. A `pull` is not: it concerns this worker alone.
 
 Keys are laid out in flat buffers at `init`. A push copies what is given into them and lets them travel; it is waited
-for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that is a plain
-function a push waits at once: its exceptions belong to the push.
+for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that may fail, as a
+plain function may, a push waits at once: its exceptions belong to the push. If it fails on one worker, it fails on all.
 
 What goes wrong is as in `feedline.kvstore.collective`: a `StoreError` names the worker that is missing, what is stored
 stays as it was, and all workers have to start again.
 
+**Ctrl-C drops nothing.** It comes out of a call at once where that waits for other workers. The call is under way
+still: the next one of this store completes it, with the values that were given, before it does anything else. (A note
+of the KeyboardInterrupt says so.) What is left in the middle all the same makes the store refuse every further call.
+
 Costs of a push: one small exchange, and the bytes through an all-reduce of each buffer, or of the part of it that the
-keys of the call make up; so one call with all keys is much faster than one call a key. Compressed gradients go to all
-workers as they are, and rows, too.
+keys of the call make up; so one call with all keys is much faster than one call a key. With an updater that may fail,
+another small exchange. Compressed gradients go to all workers as they are, and rows, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +41,8 @@ from feedline.kvstore.base import Key, RefusedError, Updater
 from feedline.kvstore.buckets import laid_out
 from feedline.kvstore.collective import SUMMED, TIMEOUT, Collective
 from feedline.kvstore.compression import Channel, compression
+from feedline.kvstore.exchanges import Waiting, checked_count, named
+from feedline.kvstore.interrupts import Held
 from feedline.kvstore.local import Entry, Group, LocalStore
 from feedline.kvstore.optimizers import Optimizer
 
@@ -72,9 +80,14 @@ class DistStore(LocalStore):
         super().__init__(type)
         self._on_cpu = type == "dist_sync"
         self._ranks = Collective(group, address=address, rank=rank, count=num_workers, timeout=timeout)
+        self._lock = self._ranks.turn  # with one of its own, two threads could wait for each other
         self._ranks.agree(f"create {type!r}")
         #: Sums under way, and whose they are.
         self._travelling: list[tuple[Any, list[Entry]]] = []
+        #: What the updater raised in a push that has ended; the next to leave the store raises it.
+        self._failed: Exception | None = None
+        #: Of the file that the optimizer's states come from.
+        self._loaded = ""
 
     @property
     def rank(self) -> int:
@@ -93,16 +106,21 @@ class DistStore(LocalStore):
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
+    def init(self, key: Any, value: Any) -> None:
+        """See `KVStore`."""
+        with self._calling():
+            super().init(key, value)
+
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`. ``value`` None: this worker has nothing for these keys."""
         checked_priority(priority)
-        with self._lock:
+        with self._calling():
             self._push(self._values(_given(key, value)))
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         with self._lock:
-            self._arrive()
+            self._settle()
             super().pull(key, out, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -110,210 +128,297 @@ class DistStore(LocalStore):
         checked_priority(priority)
         if value is None and out is None:
             raise TypeError("expected an out where a worker has no value, got None")
-        with self._lock:
+        with self._calling():
             values = self._values(_given(key, value))
             outs = self._outs(grouped(key, value if out is None else out, "out"))
             self._push(values)
-            self._arrive()
+            self._settle()
             self._pull(outs)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """See `KVStore`."""
+        with self._calling():
+            super().broadcast(key, value, out, priority)
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         with self._lock:
-            self._arrive()
+            self._settle()
             super().row_sparse_pull(key, out, row_ids, priority)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
         """See `KVStore`. All workers set the same."""
-        with self._lock:
-            self._arrive()
-            what = "a function" if updater is not None else "None"
-            if isinstance(updater, Optimizer):
-                what = f"{updater.name} {updater.parameters()}"
-            self._ranks.agree(f"set the updater to {what}")
-            super().set_updater(updater)
+        if updater is not None and not callable(updater):
+            raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
+        what = "a function" if updater is not None else "None"
+        if isinstance(updater, Optimizer):
+            what = f"{updater.name} {updater.parameters()}"
+
+        async def set_it() -> None:
+            await self._arrive()
+            await self._ranks.exchanges.meet(f"set the updater to {what}")
+            super(DistStore, self).set_updater(updater)
+            self._loaded = ""
+
+        with self._calling():
+            self._run(set_it())
+
+    def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
+        """See `KVStore`. All workers set the same."""
+        with self._calling():
+            self._settle()  # with the states that a rule set again is about to forget
+            super().set_optimizer(optimizer, **parameters)
 
     def _before_numbers_change(self) -> None:
         with self._lock:
-            self._arrive()
+            self._settle()
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. What a worker's values add up to is compressed on its way to the others; for dense values."""
         chosen = None if parameters is None else compression(parameters)
-        with self._lock:
-            self._check_open()
-            self._arrive()
-            self._ranks.agree(f"compress by {None if chosen is None else chosen.parameters()}")
+
+        async def set_it() -> None:
+            await self._arrive()
+            await self._ranks.exchanges.meet(f"compress by {None if chosen is None else chosen.parameters()}")
             self._compression = chosen
             self._plain = self._updater is None and chosen is None
             for entry in self._entries.values():
                 entry.channels = []
 
+        with self._calling():
+            self._run(set_it())
+
     def save_optimizer_states(self, path: Any, dump_optimizer: bool = False) -> None:
         """See `KVStore`. Every worker has the same states: one of them saves."""
-        with self._lock:
-            self._arrive()
+        with self._calling():
+            self._settle()
             super().save_optimizer_states(path, dump_optimizer)
 
     def load_optimizer_states(self, path: Any) -> None:
-        """See `KVStore`. All workers load the same."""
-        with self._lock:
-            self._arrive()
+        """See `KVStore`. All workers load the same, which the next push makes sure of."""
+        with self._calling():
+            self._settle()
             super().load_optimizer_states(path)
+            self._loaded = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
 
     def barrier(self) -> None:
         """See `KVStore`."""
-        with self._lock:
-            self._check_open()
-            self._arrive()
-            self._ranks.agree("barrier")
+
+        async def barrier() -> None:
+            await self._arrive()
+            await self._ranks.exchanges.meet("barrier")
+
+        with self._calling():
+            self._run(barrier())
 
     def close(self) -> None:
         """See `KVStore`. Others that push afterwards are told that this worker has closed."""
         with self._lock:
-            if not self._closed:
-                with contextlib.suppress(StoreError):
-                    self._arrive()  # others may need what this worker sends
+            try:
+                if not self._closed:
+                    with contextlib.suppress(StoreError):
+                        self._settle()  # others may need what this worker sends
+            finally:
                 self._ranks.close()
-            super().close()
+                super().close()
 
-    # ---- work -----------------------------------------------------------------------------------------------
+    # ---- what all workers do together -----------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._ranks.abandoned is not None:
+            raise StoreError(
+                "expected a worker that is in step with the others, but this one has left them: "
+                f"{self._ranks.abandoned}\n  start all workers again, from the last checkpoint"
+            )
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """A call: it may be left while it waits for others, and nowhere else; and comes after what was left before."""
+        with self._lock, Held(may_leave=True):
+            self._complete()
+            yield
+
+    def _complete(self) -> None:
+        """Complete what Ctrl-C has left."""
+        self._check_open()
+        if not self._updating:  # else it is an updater that asks, and it is in the middle of one
+            self._ranks.complete()
+            self._raise_failure()
+
+    def _settle(self) -> None:
+        """Complete what Ctrl-C has left, and what travels."""
+        self._complete()
+        if self._travelling and not self._updating:
+            self._run(self._arrive())
+
+    def _run(self, exchange: Coroutine[Any, Any, None]) -> None:
+        self._ranks.run(exchange)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            try:
+                raise self._failed
+            finally:
+                self._failed = None
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
-        self._arrive()
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
-        self._ranks.agree(f"init {about}")
         for key, values in given.items():
             if values[0].dtype not in SUMMED:
                 raise RefusedError(f"expected a dtype that workers can add up for key {key!r}, got {values[0].dtype}")
-        super()._make(given)
-        made = [self._entries[key] for key in given]
-        try:
-            self._ranks.broadcast([entry.stored for entry in made if entry.stored.numel()])
-            like = [entry.stored for entry in made]
-            for held, sums in zip(laid_out(like), laid_out(like), strict=True):
-                held.fill(like)
-                for place, stored, merged in zip(held.places, held.views, sums.views, strict=True):
-                    made[place].stored, made[place].merged = stored, merged
-        except BaseException:
-            for key in given:
-                del self._entries[key]
-            raise
+        self._run(self._make_together(about, self._entries_of(given)))
+
+    async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
+        await self._arrive()
+        await self._ranks.exchanges.meet(f"init {about}")
+        await self._ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
+        like = [entry.stored for entry in made]
+        for held, sums in zip(laid_out(like), laid_out(like), strict=True):
+            held.fill(like)
+            for place, stored, merged in zip(held.places, held.views, sums.views, strict=True):
+                made[place].stored, made[place].merged = stored, merged
+        self._entries.update({entry.key: entry for entry in made})
 
     def _push(self, groups: Sequence[Group]) -> None:
         mine = {entry.key for entry, _ in groups}
         if any(entry.key in mine for _, entries in self._travelling for entry in entries):
-            self._arrive()
+            self._settle()
         rule = ""
         if isinstance(self._updater, Optimizer):
             for entry, _ in groups:
                 self._updater.prepare(entry.key, entry.stored)
-            rule = f" by {self._updater.parameters()}"  # replicas would part if it were changed on one worker alone
-        sparse = any(value.layout is not torch.strided for _, values in groups for value in values)
-        about = ", ".join(repr(entry.key) for entry, _ in groups)
-        flags = self._ranks.agree(f"push {about}{rule}", sparse)
-        if self._compression is not None:
-            self._push_compressed(groups)
-        elif any(flags):
-            self._push_rows(groups)
-        else:
-            self._send(groups)
-            if self._updater is not None and not isinstance(self._updater, Optimizer):
-                self._arrive()
+            # Replicas would part if a number were changed, or states were loaded, on one worker alone.
+            rule = f" by {self._updater.parameters()}"
+            if self._loaded:
+                rule += f" with states of file {self._loaded}"
+        about = f"push {', '.join(repr(entry.key) for entry, _ in groups)}{rule}"
+        # What is given is copied before the first wait, which Ctrl-C may leave.
+        self._run(self._push_together(about, [_taken(entry, values) for entry, values in groups]))
 
-    def _send(self, groups: Sequence[Group]) -> None:
+    async def _push_together(self, about: str, given: Sequence[Given]) -> None:
+        sparse = any(one.rows is not None for one in given)
+        flags = await self._ranks.exchanges.meet(about, [float(sparse)])
+        if self._compression is not None:
+            await self._push_compressed(given)
+        elif any(flag for (flag,) in flags):
+            await self._push_rows(about, given)
+        else:
+            self._send(given)
+            if self._may_fail():
+                await self._arrive()
+
+    def _may_fail(self) -> bool:
+        """Whether the updater may raise, and so has to be waited for."""
+        return self._updater is not None and not (isinstance(self._updater, Optimizer) and self._updater.cannot_fail)
+
+    def _send(self, given: Sequence[Given]) -> None:
         """Let sums of dense values travel."""
-        for run in _runs(groups):
-            for entry, values in run:
-                if not values:
-                    entry.merged.zero_()
-            merging.run([(values, (entry.merged,)) for entry, values in run if values])
-            first, total = run[0][0].merged, sum(entry.merged.numel() for entry, _ in run)
+        for run in _runs([one.entry for one in given]):
+            first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
-                self._travelling.append((self._ranks.sum(flat), [entry for entry, _ in run]))
+                self._travelling.append((self._ranks.exchanges.sum(flat), run))
 
-    def _arrive(self) -> None:
+    async def _arrive(self) -> None:
         """Wait for what travels, and assign it or update with it."""
-        travelled, self._travelling = self._travelling, []
-        if travelled:
-            self._ranks.wait([work for work, _ in travelled])
-            self._take([(entry, entry.merged) for _, entries in travelled for entry in entries])
-
-    def _take(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        """Assign the workers' sums, or update with them."""
-        if self._updater is not None:
-            self._update(sums)
+        if not self._travelling:
             return
-        for entry, total in sums:
-            if total is entry.merged:
-                entry.stored, entry.merged = entry.merged, entry.stored
-            else:
-                rows.assign(entry.stored, total)
+        try:
+            await Waiting([work for work, _ in self._travelling])
+        finally:  # after an error it is lost; while it is waited for it stays
+            travelled, self._travelling = self._travelling, []
+        await self._take([(entry, entry.merged) for _, entries in travelled for entry in entries])
 
-    def _push_compressed(self, groups: Sequence[Group]) -> None:
-        assert self._compression is not None
-        self._arrive()
+    async def _take(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+        """Assign the workers' sums, or update with them: on all workers, or on none."""
+        if self._updater is None:
+            for entry, total in sums:
+                if total is entry.merged:
+                    entry.stored, entry.merged = entry.merged, entry.stored
+                else:
+                    rows.assign(entry.stored, total)
+        elif not self._may_fail():
+            self._update(sums)
+        else:
+            await self._update_together(sums)
+
+    async def _update_together(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+        exchanges = self._ranks.exchanges
+        undo = None
+        try:
+            undo = self._attempt(sums)
+        except Exception as error:
+            self._failed = error
+        flags = await exchanges.meet("update by a function", [float(self._failed is not None)])
+        failed = tuple(r for r, (flag,) in enumerate(flags) if flag)
+        if not failed:
+            return
+        told = await exchanges.gather_bytes("tell why the updater failed", repr(self._failed or "").encode())
+        if undo is not None:
+            undo()
+            why = "; ".join(f"rank {r}: {told[r].decode(errors='replace')}" for r in failed)
+            self._failed = StoreError(
+                f"expected an updater that fails on no worker, it did on {named(failed)}, and the push was taken back "
+                f"everywhere\n  {why}",
+                ranks=failed,
+            )
+
+    async def _push_compressed(self, given: Sequence[Given]) -> None:
+        compression = self._compression
+        assert compression is not None
+        await self._arrive()
         sums = []
-        for entry, values in groups:
-            if values:
-                merging.run([(values, (entry.merged,))])
-            else:
-                entry.merged.zero_()
+        entries = [one.entry for one in given]
+        for entry in entries:
             stored = entry.stored
             if not entry.channels:
-                entry.channels = [Channel(self._compression, stored.shape, stored.dtype, stored.device)]
+                entry.channels = [Channel(compression, stored.shape, stored.dtype, stored.device)]
             entry.channels[0].send(entry.merged)
-        codes = [entry.channels[0].codes.reshape(-1).view(torch.uint8) for entry, _ in groups]
+        codes = [entry.channels[0].codes.reshape(-1).view(torch.uint8) for entry in entries]
         sizes = [code.numel() for code in codes]
-        everywhere = self._ranks.gather_tensors(torch.cat(codes)) if sum(sizes) else []
-        for k, (entry, _) in enumerate(groups):
+        everywhere = await self._ranks.exchanges.gather_tensors(torch.cat(codes)) if sum(sizes) else []
+        for k, entry in enumerate(entries):
             entry.merged.zero_()
-            shape, dtype = self._compression.code_shape(entry.stored.shape)
+            shape, dtype = compression.code_shape(entry.stored.shape)
             for received in everywhere:
                 # A copy of its own: codes may be wider than bytes, and parts then lie at odd addresses.
                 code = received.split(sizes)[k].clone().view(dtype).view(shape)
                 decoded = torch.empty_like(entry.merged)
-                self._compression.decode(code, decoded)
+                compression.decode(code, decoded)
                 entry.merged.add_(decoded)
             sums.append((entry, entry.merged))
-        self._take(sums)
-        for entry, _ in groups:
-            entry.channels[0].commit()
+        await self._take(sums)
+        if self._failed is None:
+            for entry in entries:
+                entry.channels[0].commit()
 
-    def _push_rows(self, groups: Sequence[Group]) -> None:
+    async def _push_rows(self, about: str, given: Sequence[Given]) -> None:
         """Where a worker has rows: keys for which nobody has dense values travel as rows."""
-        self._arrive()
-        own: list[Any] = []
-        kinds = []
-        for entry, values in groups:
-            dense = any(value.layout is torch.strided for value in values)
-            own.append(None if dense or not values else rows.merged(values, entry.stored.device))
-            kinds.append(float(DENSE if dense else NOTHING if not values else own[-1]._nnz()))
-        everywhere = self._ranks.gather(kinds)
+        exchanges = self._ranks.exchanges
+        await self._arrive()
+        kinds = [DENSE if one.dense else NOTHING if one.rows is None else one.rows._nnz() for one in given]
+        everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
         travelling = []
         sums = []
-        for k, (entry, values) in enumerate(groups):
-            counts = [int(row[k]) for row in everywhere]
-            if DENSE in counts:
-                plain = [value for value in values if value.layout is torch.strided]
-                if plain:
-                    merging.run([(plain, (entry.merged,))])
-                else:
-                    entry.merged.zero_()
-                if len(plain) < len(values):
-                    sparse = [value for value in values if value.layout is not torch.strided]
-                    entry.merged.add_(rows.merged(sparse, entry.stored.device))
-                travelling.append(self._ranks.sum(entry.merged.view(-1)))
+        for k, one in enumerate(given):
+            entry, counts = one.entry, [row[k] for row in everywhere]
+            if DENSE in counts or not entry.stored.dim():
+                if one.rows is not None:
+                    entry.merged.add_(one.rows)
+                travelling.append(exchanges.sum(entry.merged.view(-1)))
                 sums.append((entry, entry.merged))
             else:
-                sums.append((entry, self._gathered(entry, own[k], [max(0, count) for count in counts])))
-        self._ranks.wait(travelling)
-        self._take(sums)
+                most = len(entry.stored)
+                known = [0 if n == NOTHING else checked_count(r, n, most, "rows") for r, n in enumerate(counts)]
+                sums.append((entry, await self._gathered(entry, one.rows, known)))
+        await Waiting(travelling)
+        await self._take(sums)
 
-    def _gathered(self, entry: Entry, own: Any, counts: Sequence[int]) -> Any:
+    async def _gathered(self, entry: Entry, own: Any, counts: Sequence[int]) -> Any:
         """The sum of all workers' rows, coalesced."""
         stored, most = entry.stored, max(counts)
         ids = torch.zeros(most, dtype=torch.int64, device=stored.device)
@@ -323,13 +428,48 @@ class DistStore(LocalStore):
         if most == 0:
             everything = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
         else:
+            all_ids = await self._ranks.exchanges.gather_tensors(ids)
+            all_values = await self._ranks.exchanges.gather_tensors(values)
+            for r, (found, count) in enumerate(zip(all_ids, counts, strict=True)):
+                try:
+                    rows.check_ids(entry.key, found[:count], len(stored))
+                except RefusedError as error:
+                    raise StoreError(f"{error} from rank {r}", ranks=(r,)) from None
             everything = [
-                torch.sparse_coo_tensor(i[None, :count], v[:count], stored.shape, check_invariants=False)
-                for i, v, count in zip(
-                    self._ranks.gather_tensors(ids), self._ranks.gather_tensors(values), counts, strict=True
-                )
+                torch.sparse_coo_tensor(found[None, :count], table[:count], stored.shape, check_invariants=False)
+                for found, table, count in zip(all_ids, all_values, counts, strict=True)
             ]
         return rows.merged(everything, stored.device)
+
+
+class Given(NamedTuple):
+    """What a worker gives for a key: the sum of its dense values is in ``entry.merged``, zeros without any.
+
+    Attributes:
+        entry: of the key.
+        dense: whether there were dense values.
+        rows: the sum of those that are rows, in memory of its own; None: there were none.
+    """
+
+    entry: Entry
+    dense: bool
+    rows: Any
+
+
+def _taken(entry: Entry, values: Sequence[Any]) -> Given:
+    """Copies of values."""
+    dense = [value for value in values if value.layout is torch.strided]
+    sparse = [value for value in values if value.layout is not torch.strided]
+    if dense:
+        merging.run([(dense, (entry.merged,))])
+    else:
+        entry.merged.zero_()
+    summed = None
+    if sparse:
+        summed = rows.merged(sparse, entry.stored.device)
+        if len(sparse) == 1 and sparse[0].is_coalesced():
+            summed = summed.clone()
+    return Given(entry, bool(dense), summed)
 
 
 def _given(key: Any, value: Any) -> dict[Key, list[Any]]:
@@ -339,16 +479,16 @@ def _given(key: Any, value: Any) -> dict[Key, list[Any]]:
     return {checked_key(one): [] for one in (key if isinstance(key, (list, tuple)) else [key])}
 
 
-def _runs(groups: Sequence[Group]) -> list[list[Group]]:
+def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Keys whose buffers lie one behind the other, together."""
-    runs: list[list[Group]] = []
+    runs: list[list[Entry]] = []
     end: tuple[Any, int] | None = None
-    for entry, values in sorted(groups, key=lambda group: group[0].place):
+    for entry in sorted(entries, key=lambda entry: entry.place):
         merged = entry.merged
         place = merged.untyped_storage().data_ptr(), merged.storage_offset()
         if place == end:
-            runs[-1].append((entry, values))
+            runs[-1].append(entry)
         else:
-            runs.append([(entry, values)])
+            runs.append([entry])
         end = place[0], place[1] + merged.numel()
     return runs

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from feedline.kvstore import merging, rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
 from feedline.kvstore.compression import Channel, Compression, compression
+from feedline.kvstore.interrupts import Held
 from feedline.kvstore.optimizers import Optimizer, optimizer
 from feedline.kvstore.states import load_states, save_states
 
@@ -320,6 +321,11 @@ class LocalStore(KVStore):
     # ---- work -----------------------------------------------------------------------------------------------
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
+        # Memory may run out on the way: keys appear when all of them are there.
+        self._entries.update({entry.key: entry for entry in self._entries_of(given)})
+
+    def _entries_of(self, given: Mapping[Key, Sequence[Any]]) -> list[Entry]:
+        """New entries with copies of the values."""
         made = []
         for place, (key, values) in enumerate(given.items(), len(self._entries)):
             value = values[0]
@@ -330,8 +336,7 @@ class LocalStore(KVStore):
             else:
                 rows.assign(stored, rows.merged([value], device))
             made.append(Entry(key, place, stored))
-        # Memory may have run out before: keys appear when all of them are there.
-        self._entries.update({entry.key: entry for entry in made})
+        return made
 
     def _can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
         """Whether a push and a pull can be one pass: of the same keys, dense, and nobody changes the sum."""
@@ -348,13 +353,14 @@ class LocalStore(KVStore):
         if self._compression is not None:
             groups = self._sent(groups)
         if self._updater is None:
-            jobs = []
-            for entry, values in groups:
-                if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
-                    jobs.append((values, (entry.stored,)))
-                else:
-                    self._assign_rows(entry, values)
-            merging.run(jobs)
+            with Held():  # Ctrl-C finds all keys assigned, or none
+                jobs = []
+                for entry, values in groups:
+                    if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
+                        jobs.append((values, (entry.stored,)))
+                    else:
+                        self._assign_rows(entry, values)
+                merging.run(jobs)
         else:
             self._update(self._merged(groups))
         if self._compression is not None:
@@ -409,34 +415,58 @@ class LocalStore(KVStore):
 
     def _update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
         """Hand each sum to the updater; after an exception everything is as it was."""
+        self._attempt(sums)
+
+    def _attempt(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """As `_update`; returns what takes the update back, for as long as there is no other."""
         updater = self._updater
         assert updater is not None
-        undo = None
         if isinstance(updater, Optimizer):
             for entry, _ in sums:
                 updater.prepare(entry.key, entry.stored)
-            if not updater.cannot_fail:
-                kept = updater.states([entry.key for entry, _ in sums])
-                undo = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in kept.items()}
-        guarded = not isinstance(updater, Optimizer) or undo is not None
-        if guarded:
-            for entry, _ in sums:
-                if entry.spare is None:
-                    entry.spare = torch.empty_like(entry.stored)
-            merging.run([((entry.stored,), (entry.spare,)) for entry, _ in sums])
+            if updater.cannot_fail:
+                with Held():  # of a rule that keeps no copies, half would remain
+                    self._hand_over(updater, sums)
+                return _nothing
+        undo = self._kept(updater, sums)
+        try:
+            self._hand_over(updater, sums)
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+    def _hand_over(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> None:
         self._updating = True
         try:
             with torch.no_grad():
                 for entry, merged in sums:
                     updater(entry.key, merged, entry.stored)
-        except BaseException:
-            if guarded:
-                merging.run([((entry.spare,), (entry.stored,)) for entry, _ in sums])
-            if undo is not None and isinstance(updater, Optimizer):
-                updater.set_states(undo)
-            raise
         finally:
             self._updating = False
+
+    def _kept(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Copies of what an updater may change; returns what puts them back."""
+        rule = updater if isinstance(updater, Optimizer) else None
+        states: dict[Key, Any] = {}
+        if rule is not None:
+            kept = rule.states([entry.key for entry, _ in sums])
+            states = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in kept.items()}
+        for entry, _ in sums:
+            if entry.spare is None:
+                entry.spare = torch.empty_like(entry.stored)
+        merging.run([((entry.stored,), (entry.spare,)) for entry, _ in sums])
+
+        def undo() -> None:
+            merging.run([((entry.spare,), (entry.stored,)) for entry, _ in sums])
+            if rule is not None:
+                rule.set_states(states)
+
+        return undo
+
+
+def _nothing() -> None:
+    """Takes nothing back."""
 
 
 def _rule(given: str | Optimizer, parameters: Mapping[str, Any], store: KVStore) -> Optimizer:

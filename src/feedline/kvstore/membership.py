@@ -61,6 +61,8 @@ class Membership:
 
         self.name = uuid.uuid4().hex
         self._timeout = timeout
+        #: Of a barrier whose outcome is not known.
+        self._ticket: tuple[str, int] | None = None
         self._over = threading.Event()
         member = self._join(name, (workers, servers, folder), rank)
         self.rank, self.workers, self.folder = member.rank, member.workers, member.folder
@@ -86,31 +88,50 @@ class Membership:
     def barrier(self, deadline: float) -> None:
         """Wait until every worker has come.
 
+        A barrier that was left without an answer, as by Ctrl-C, is the one that the next call waits at: the others may
+        have passed it.
+
         Raises:
             StoreError: one has left or is dead, or does not come in time.
         """
         import ray
 
-        ticket, missing = None, dict[int, tuple[bool, str]]()
-        while True:
-            try:
-                asked = self._coordinator.arrive.remote(self.name, ticket, min(1.0, remaining(deadline)))
-                answer = ray.get(asked, timeout=remaining(deadline) + 1)
-            except ray.exceptions.ActorUnavailableError:
-                pass  # it comes back, and our next beat tells it of us
-            except ray.exceptions.RayError as error:
-                raise StoreError(f"expected an answer of the store's coordinator in time, got {error}") from error
+        missing = dict[int, tuple[bool, str]]()
+        settled = False
+        try:
+            while True:
+                settled = False
+                try:
+                    if self._ticket is None:
+                        asked = self._coordinator.ticket.remote(self.name)
+                        self._ticket = ray.get(asked, timeout=remaining(deadline) + 1)
+                    patience = min(1.0, remaining(deadline))
+                    asked = self._coordinator.arrive.remote(self.name, self._ticket, patience)
+                    answer = ray.get(asked, timeout=remaining(deadline) + 1)
+                except ray.exceptions.ActorUnavailableError:
+                    pass  # it comes back, and a beat tells it of us
+                except ray.exceptions.RayError as error:
+                    raise StoreError(f"expected an answer of the store's coordinator in time, got {error}") from error
+                else:
+                    settled = True
+                    if answer is None:
+                        return
+                    self._ticket, missing = answer
+                dead = {rank: why for rank, (never, why) in missing.items() if never}
+                if dead or remaining(deadline) == 0:
+                    shown = dead or {rank: why for rank, (_, why) in missing.items()}
+                    listed = ", ".join(f"rank {rank}, which {why}" for rank, why in sorted(shown.items()))
+                    listed = f"missing {listed}" if listed else "but the store's coordinator is away"
+                    raise StoreError(f"expected all {self.workers} workers at the barrier, {listed}")
+                if self._ticket is None:  # it does not know us, or does not answer
+                    time.sleep(PAUSE)
+                    self._be_known(max(0.1, remaining(deadline)))
+        finally:
+            if settled:
+                self._ticket = None
             else:
-                if answer is None:
-                    return
-                ticket, missing = answer
-            dead = {rank: why for rank, (never, why) in missing.items() if never}
-            if dead or remaining(deadline) == 0:
-                shown = dead or {rank: why for rank, (_, why) in missing.items()}
-                listed = ", ".join(f"rank {rank}, which {why}" for rank, why in sorted(shown.items()))
-                raise StoreError(f"expected all {self.workers} workers at the barrier, missing {listed}")
-            if ticket is None:
-                time.sleep(PAUSE)
+                with contextlib.suppress(ray.exceptions.RayError):  # else it gives up with the call
+                    self._coordinator.withdraw.remote(self.name)
 
     def close(self) -> None:
         """Leave."""
@@ -144,13 +165,17 @@ class Membership:
             time.sleep(PAUSE)
 
     def _beat(self) -> None:
+        while not self._over.wait(coordinator.BEAT):
+            self._be_known(self._timeout)
+
+    def _be_known(self, seconds: float) -> None:
+        """A sign of life, to a coordinator that may have been started again since the last one."""
         import ray
 
-        while not self._over.wait(coordinator.BEAT):
-            with contextlib.suppress(ray.exceptions.RayError):  # calls will say what is wrong
-                if not ray.get(self._coordinator.beat.remote(self.name), timeout=self._timeout):
-                    again = self._coordinator.join.remote(self.name, self.rank, coordinator.here())
-                    ray.get(again, timeout=self._timeout)
+        with contextlib.suppress(ray.exceptions.RayError):  # calls will say what is wrong
+            if not ray.get(self._coordinator.beat.remote(self.name), timeout=seconds):
+                again = self._coordinator.join.remote(self.name, self.rank, coordinator.here())
+                ray.get(again, timeout=seconds)
 
     def _leave(self) -> None:
         import ray

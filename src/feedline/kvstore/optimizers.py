@@ -37,7 +37,7 @@ class Optimizer(ABC):
     Attributes:
         learning_rate: factor on the step.
         wd: weight decay.
-        rescale_grad: factor on gradients.
+        rescale_grad: factor on gradients; never saved, as it depends on how many workers push.
         clip_gradient: most that an element of a gradient may be, either way; None: no limit.
     """
 
@@ -47,6 +47,9 @@ class Optimizer(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     #: Whether the rule cannot fail once `prepare` has passed: the store then keeps no copy to fall back on.
     cannot_fail: ClassVar[bool] = False
+    #: Numbers that follow from how many workers, devices or samples a push is made of. They belong to the run at hand,
+    #: and never go to a file: another run may have others. A rule with further ones adds them.
+    of_the_run: ClassVar[tuple[str, ...]] = ("rescale_grad",)
 
     learning_rate: float = 0.01
     wd: float = 0.0
@@ -81,8 +84,19 @@ class Optimizer(ABC):
             raise RefusedError(f"expected a finite number as {name} of {self.name}, got {value!r}")
         return value
 
+    def lasting_parameters(self) -> dict[str, Any]:
+        """Those of `parameters` that mean the same with any number of workers: all but `of_the_run`."""
+        return {name: value for name, value in self.parameters().items() if name not in self.of_the_run}
+
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Take over numbers without asking the store, which gives them itself."""
+        """Take over numbers without asking the store, which gives them itself.
+
+        Raises:
+            RefusedError: an unknown name, or no number.
+        """
+        unknown = sorted(set(parameters) - set(self.parameters()))
+        if unknown:
+            raise RefusedError(f"expected parameters of {self.name}, got {', '.join(unknown)}")
         for name, value in {name: self.checked(name, value) for name, value in parameters.items()}.items():
             super().__setattr__(name, value)
 

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Greeting(NamedTuple):
         missing: whether the rule is to be sent again.
         generation: of the rule.
         place: host and process.
+        failures: what the updater raised at pushes that the worker has not heard of, with their numbers.
     """
 
     applied: int
@@ -49,6 +50,7 @@ class Greeting(NamedTuple):
     missing: bool
     generation: int
     place: str
+    failures: tuple[tuple[int, Exception], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -110,8 +112,11 @@ class Server:
         wanted: Sequence[Key],
         skip: bool,
         pressing: bool,
+        heard: int = 0,
     ) -> Answer:
         """Take a push, once, and give what is stored afterwards under the ``wanted`` keys.
+
+        Whatever is wrong with it is in the answer: an exception of the call would leave open whether it was taken.
 
         Args:
             worker: its name.
@@ -121,39 +126,51 @@ class Server:
             wanted: keys to pull.
             skip: whether pushes before this one are lost.
             pressing: whether the worker would like a snapshot.
+            heard: number of the last of its pushes of which the worker knows how it went.
         """
-        due = self._shard.due(worker, number, skip)
+        shard = self._shard
+        due = shard.due(worker, number, skip)
         if due is None:
             return Answer(behind=True)
-        failure = None
+        shard.heard(worker, heard)
         if due:
             try:
-                self._shard.take(worker, number, items, run)
+                shard.take(worker, number, items, run)
             except Exception as error:
-                failure = self._portable(error)
+                shard.failures.setdefault(worker, {})[number] = self._portable(error)
             self._consider(pressing)
-        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, self._shard.give(wanted))
+        failure, found = shard.failures.get(worker, {}).get(number), None
+        try:
+            found = shard.give(wanted)
+        except StoreError as error:
+            failure = failure or error
+        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, found)
 
     def pull(self, worker: str, after: int, keys: Sequence[Key]) -> Answer:
         """What is stored, once the worker's push of that number is in it."""
-        if self._shard.applied.get(worker, 0) < after:
-            return Answer(behind=True)
-        return Answer(False, self._durable.get(worker, 0), None, self._trouble, self._shard.give(keys))
+        return self._answer(worker, after, lambda: self._shard.give(keys))
 
     def pull_rows(self, worker: str, after: int, keys: Sequence[Key], ids: Sequence[Any]) -> Answer:
         """Rows, as `pull`."""
+        return self._answer(worker, after, lambda: self._shard.give_rows(keys, ids))
+
+    def _answer(self, worker: str, after: int, give: Callable[[], Any]) -> Answer:
+        """What is to follow a worker's pushes up to a number: a server that has died may lack some of them."""
         if self._shard.applied.get(worker, 0) < after:
             return Answer(behind=True)
-        return Answer(False, self._durable.get(worker, 0), None, self._trouble, self._shard.give_rows(keys, ids))
+        found = give()
+        return Answer(False, self._durable.get(worker, 0), None, self._trouble, found)
 
     # ---- seldom ---------------------------------------------------------------------------------------------
 
-    def greet(self, worker: str) -> Greeting:
-        """How far the worker has come here."""
+    def greet(self, worker: str, heard: int = 0) -> Greeting:
+        """How far the worker has come here, which knows how its pushes went up to a number."""
         shard = self._shard
         place = f"{socket.gethostname()}, process {os.getpid()}"
         applied, durable = shard.applied.get(worker, 0), self._durable.get(worker, 0)
-        return Greeting(applied, durable, shard.size, shard.missing, shard.generation, place)
+        shard.heard(worker, heard)
+        failures = tuple(sorted(shard.failures.get(worker, {}).items(), key=lambda kept: kept[0]))
+        return Greeting(applied, durable, shard.size, shard.missing, shard.generation, place, failures)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
         """See `Shard`."""
@@ -162,28 +179,50 @@ class Server:
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
         """See `Shard`."""
         self._shard.make(items, run)
-        self.flush()
+        self._flush()
 
-    def set_rule(self, rule: Rule, generation: int) -> None:
-        """See `Shard`."""
-        self._shard.set_rule(rule, generation)
-        self.flush()
+    def bring_rule(self, rule: Rule, generation: int) -> None:
+        """Bring again what a snapshot cannot hold; see `Shard`."""
+        if self._shard.missing and generation == self._shard.generation:
+            self._shard.set_rule(rule, generation)
 
-    def states(self) -> tuple[str, dict[str, Any], dict[Key, tuple[dict[str, Any], int]]]:
-        """See `Shard`."""
-        return self._shard.states()
+    def set_rule(self, worker: str, after: int, rule: Rule, generation: int) -> Answer:
+        """See `Shard`; as `pull`."""
 
-    def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
-        """See `Shard`."""
-        self._shard.set_states(parameters, found)
-        self.flush()
+        def change() -> None:
+            self._shard.set_rule(rule, generation)
+            self._flush()
 
-    def flush(self) -> None:
-        """Bring everything to disk.
+        return self._answer(worker, after, change)
+
+    def states(self, worker: str, after: int) -> Answer:
+        """Name, parameters and states of the optimizer, as `pull`; see `Shard`."""
+        return self._answer(worker, after, self._shard.states)
+
+    def set_states(
+        self,
+        worker: str,
+        after: int,
+        parameters: dict[str, Any],
+        found: Mapping[Key, tuple[dict[str, Any], int]],
+    ) -> Answer:
+        """See `Shard`; as `pull`."""
+
+        def change() -> None:
+            self._shard.set_states(parameters, found)
+            self._flush()
+
+        return self._answer(worker, after, change)
+
+    def flush(self, worker: str, after: int) -> Answer:
+        """Bring everything to disk; as `pull`.
 
         Raises:
             StoreError: the disk does not take it.
         """
+        return self._answer(worker, after, self._flush)
+
+    def _flush(self) -> None:
         if self._writer is not None:
             self._writer.join()
         self._write(*self._shard.snapshot())

@@ -2,7 +2,8 @@
 
 Every push has a number: 1, 2, 3, … for each worker. A shard takes each number once, in order: a repeat is passed over,
 and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
-knows which pushes it contains, and takes exactly those that are sent again and are not in it.
+knows which pushes it contains, and takes exactly those that are sent again and are not in it. What an updater raised
+is kept until the worker has heard of it, so that no answer that is lost takes it along.
 
 Nothing here knows of processes or messages (see `feedline.kvstore.server`). Arrays come and go as runs of
 bytes (`feedline.kvstore.wire`), and keys that are made together lie in one such run. Costs: a snapshot copies all
@@ -17,11 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, StoreError
 from feedline.kvstore.base import Key
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer
-from feedline.kvstore.wire import Item, Layout, as_run, dtype_name, dtype_of, fields_of, received, value_of
+from feedline.kvstore.wire import (
+    Item,
+    Layout,
+    as_run,
+    dtype_name,
+    dtype_of,
+    fields_of,
+    received,
+    received_ids,
+    value_of,
+)
 
 VERSION = 1
 #: Of a rule: a name and parameters, or an object that was made by the user's code.
@@ -33,6 +44,7 @@ class Shard(LocalStore):
 
     Attributes:
         applied: number of the last push taken, by worker.
+        failures: what the updater raised at pushes, by worker and number; see `heard`.
         generation: how often the rule was set.
         rule: of `set_rule`; an object is not in a snapshot.
         missing: whether the rule was an object, and the snapshot could not bring it along: nothing can be taken.
@@ -41,6 +53,7 @@ class Shard(LocalStore):
     def __init__(self) -> None:
         super().__init__("local")
         self.applied: dict[str, int] = {}
+        self.failures: dict[str, dict[int, Exception]] = {}
         self.generation = 0
         self.rule: Rule = None
         self.missing = False
@@ -60,7 +73,11 @@ class Shard(LocalStore):
 
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
         """Make keys of given shapes and dtypes; those that are here already are left alone."""
-        values = Layout([(shape, dtype_of(name)) for _, shape, name in items]).views(received(run))
+        for key, shape, _ in items:
+            if any(type(n) is not int or n < 0 for n in shape):
+                raise StoreError(f"expected the shape of key {key!r}, got {shape!r}")
+        layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
+        values = layout.views(received(run, layout.size, "a worker"))
         self._gather([(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._entries])
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
@@ -88,16 +105,24 @@ class Shard(LocalStore):
             return False
         return None if self.missing or (number > last + 1 and not skip) else True
 
+    def heard(self, worker: str, number: int) -> None:
+        """The worker knows how its pushes went, up to this number."""
+        kept = self.failures.get(worker, {})
+        for one in [one for one in kept if one <= number]:
+            del kept[one]
+
     def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
         """Take a push, whole or not at all; either way its number is taken.
 
         Raises:
-            RefusedError, or whatever the updater raises.
+            StoreError: it does not fit what is here.
+            Exception: whatever the updater raises.
         """
         self.applied[worker] = number
-        stored = [self._entries[key].stored for key, _ in items]
+        stored = self._stored([key for key, _ in items])
         fields = [fields_of(item, one.shape, one.dtype) for item, one in zip(items, stored, strict=True)]
-        arrays = iter(Layout([field for several in fields for field in several]).views(received(run)))
+        layout = Layout([field for several in fields for field in several])
+        arrays = iter(layout.views(received(run, layout.size, f"worker {worker}")))
         values = [
             value_of(item, [next(arrays) for _ in several], one)
             for item, several, one in zip(items, fields, stored, strict=True)
@@ -105,8 +130,12 @@ class Shard(LocalStore):
         self.push([key for key, _ in items], values)
 
     def give(self, keys: Sequence[Key]) -> Any:
-        """What is stored: a run, not copied if it lies together."""
-        stored = [self._entries[key].stored for key in keys]
+        """What is stored: a run, not copied if it lies together.
+
+        Raises:
+            StoreError: a key that is not here.
+        """
+        stored = self._stored(keys)
         if not stored:
             return np.empty(0, np.uint8)
         layout = Layout([(one.shape, one.dtype) for one in stored])
@@ -122,9 +151,23 @@ class Shard(LocalStore):
         return as_run(stored).numpy()
 
     def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
-        """Rows of keys, in the order of the ids (int64, from the part's first row): a run."""
-        found = [self._entries[key].stored.index_select(0, received(one)) for key, one in zip(keys, ids, strict=True)]
+        """Rows of keys, in the order of the ids (int64, from the part's first row): a run.
+
+        Raises:
+            StoreError: a key or row that is not here.
+        """
+        found = []
+        for key, stored, one in zip(keys, self._stored(keys), ids, strict=True):
+            if not stored.dim():
+                raise StoreError(f"expected a key with rows, got {key!r}, which holds one number")
+            found.append(stored.index_select(0, received_ids(one, len(stored), "a worker")))
         return as_run(found).numpy()
+
+    def _stored(self, keys: Sequence[Key]) -> list[Any]:
+        missing = [key for key in keys if key not in self._entries]
+        if missing:
+            raise StoreError(f"expected keys that are here, got {missing[0]!r}: the server has lost its snapshot")
+        return [self._entries[key].stored for key in keys]
 
     # ---- the rule -------------------------------------------------------------------------------------------
 
@@ -159,8 +202,22 @@ class Shard(LocalStore):
         return rule.name, rule.parameters(), rule.states()
 
     def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
-        """Replace parameters and all states of the optimizer."""
+        """Replace parameters and all states of the optimizer.
+
+        Raises:
+            StoreError: states of other keys or shapes.
+        """
         rule = self._optimizer()
+        for key, stored in zip(found, self._stored(list(found)), strict=True):
+            states, count = found[key]
+            for name, state in states.items():
+                if state.shape != stored.shape or not state.dtype.is_floating_point:
+                    raise StoreError(
+                        f"expected {name} of key {key!r} in floating point of shape {tuple(stored.shape)}, got "
+                        f"{state.dtype} of {tuple(state.shape)}"
+                    )
+            if type(count) is not int or count < 0:
+                raise StoreError(f"expected a number of updates of key {key!r}, got {count!r}")
         rule.set_parameters(parameters)
         rule.forget()
         rule.set_states(found)
@@ -180,6 +237,7 @@ class Shard(LocalStore):
             "feedline": VERSION,
             "keys": [entry.key for entry in entries],
             "applied": dict(self.applied),
+            "failures": [[worker, n, repr(e)] for worker, kept in self.failures.items() for n, e in kept.items()],
             "generation": self.generation,
             "rule": self.rule if self.rule is None or "name" in self.rule else {},
             "states": [[key, list(kept), count] for key, (kept, count) in states.items()],
@@ -205,6 +263,8 @@ class Shard(LocalStore):
             for i, (key, names, count) in enumerate(about["states"])
         }
         self.applied, self.generation = dict(about["applied"]), about["generation"]
+        for worker, number, text in about.get("failures", []):
+            self.failures.setdefault(worker, {})[number] = StoreError(f"expected an updater without errors, got {text}")
         self.rule = about["rule"]
         if self.rule == {}:
             self.missing, self._waiting = True, states

@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: bool) -> None:
-    """Write all states of an optimizer, and its parameters if ``dump_optimizer``.
+    """Write all states of an optimizer, and its parameters if ``dump_optimizer``, but for those of the run at hand.
 
     Raises:
         OSError: no space, no permission; what was there before is untouched.
@@ -31,7 +31,7 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
     about: dict[str, Any] = {
         "feedline": VERSION,
         "optimizer": rule.name,
-        "parameters": rule.parameters() if dump_optimizer else None,
+        "parameters": rule.lasting_parameters() if dump_optimizer else None,
         "states": list(rule.keeps),
         "keys": list(found),
         "counts": [count for _, count in found.values()],
@@ -41,6 +41,8 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
 
 def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[Key, Any]) -> None:
     """Take over what `save_states` wrote; all of it or, after an error, nothing.
+
+    Numbers of the run at hand (``rescale_grad``) stay as they are, whatever is in the file: older ones have them.
 
     Args:
         path: of the file.
@@ -62,7 +64,7 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
         found: dict[Key, tuple[dict[str, Any], int]] = {
-            checked_key(key): ({name: tensors[f"{i}.{name}"] for name in again.keeps}, int(count))
+            checked_key(key): ({name: tensors[f"{i}.{name}"] for name in again.keeps}, _checked_count(count))
             for i, (key, count) in enumerate(zip(keys, counts, strict=True))
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -71,12 +73,20 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
         ) from error
     for key, (states, _) in found.items():
         for name, state in states.items():
+            if not state.dtype.is_floating_point:
+                raise StateError(f"expected {name} of key {key!r} in {path} in floating point, got {state.dtype}")
             if key in weights and state.shape != weights[key].shape:
                 raise StateError(
                     f"expected {name} of key {key!r} in {path} in the shape of what is stored",
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weights[key].shape)},
                 )
-    rule.set_parameters(again.parameters())
+    rule.set_parameters(again.lasting_parameters())
     rule.forget()
     rule.set_states(found)
+
+
+def _checked_count(count: Any) -> int:
+    if type(count) is not int or count < 0:
+        raise ValueError(f"expected a number of updates, got {count!r}")
+    return count

@@ -3,6 +3,9 @@
 Whoever reads it knows the order, the shapes and the dtypes, so nothing else is sent. A server keeps what it stores in
 such runs, so that a pull of what was initialised together is sent as it lies there. What came in a message is not to be
 written to. One run, since Ray copies one large array into its memory in half the time that many take.
+
+No message is trusted: a run is held against its layout before a pointer is made of it, and counts and row numbers
+against the array that they are of. What does not fit is a `StoreError` that names the sender.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedline import _native
+from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import compression
@@ -49,7 +54,12 @@ class Layout:
         self.size = end
 
     def views(self, run: Any) -> list[Any]:
-        """The arrays of a run (a tensor of uint8) as tensors on its memory."""
+        """The arrays of a run (a tensor of uint8) as tensors on its memory.
+
+        Raises:
+            StoreError: of this and the methods below: the run has another size.
+        """
+        self._check(run)
         return [self._view(run, i) for i in range(len(self._fields))]
 
     def write(self, run: Any, sources: Sequence[Sequence[Any]]) -> None:
@@ -60,11 +70,17 @@ class Layout:
         """Copy each array to all tensors of a list."""
         self._move(run, targets, False)
 
+    def _check(self, run: Any) -> None:
+        """The last look at a run before pointers into it are made."""
+        if run.numel() != self.size or run.dtype is not torch.uint8 or not run.is_contiguous() or not run.is_cpu:
+            raise StoreError(f"expected a run of {self.size} bytes, got {run.numel()} elements of {run.dtype}")
+
     def _view(self, run: Any, i: int) -> Any:
         begin, (shape, dtype) = self.begins[i], self._fields[i]
         return run[begin : begin + self._counts[i] * dtype.itemsize].view(dtype).view(tuple(shape))
 
     def _move(self, run: Any, tensors: Sequence[Sequence[Any]], write: bool) -> None:
+        self._check(run)
         # As `merging.run`, but without a tensor for each place: of many small arrays, that is most of the cost.
         base, rest = run.data_ptr(), []
         native: dict[Any, list[tuple[int, list[int], list[int]]]] = {torch.float32: [], torch.float64: []}
@@ -83,22 +99,40 @@ class Layout:
 
 
 def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
-    """What carries one key of a push, of which a server has such an array."""
-    kind = item[1]
+    """What carries one key of a push, of which a server has such an array.
+
+    Raises:
+        StoreError: it cannot come so.
+    """
+    key, kind = item
     if kind is None:
         return [(shape, dtype)]
-    if isinstance(kind, int):
-        return [((kind,), torch.int64), ((kind, *shape[1:]), dtype)]
-    return [compression(kind).code_shape(shape)]
+    if isinstance(kind, dict):
+        chosen = compression(kind)
+        chosen.check(key, dtype)
+        return [chosen.code_shape(shape)]
+    if type(kind) is not int or not shape or not 0 <= kind <= shape[0]:
+        most = shape[0] if shape else 0
+        raise StoreError(f"expected 0 to {most} rows of key {key!r}, got {kind!r}")
+    return [((kind,), torch.int64), ((kind, *shape[1:]), dtype)]
 
 
 def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
-    """The value of one key of a push, from the arrays that carry it."""
-    kind = item[1]
+    """The value of one key of a push, from the arrays that carry it.
+
+    Raises:
+        StoreError: rows that the key does not have, or that are not each there once, ascending.
+    """
+    key, kind = item
     if kind is None:
         return arrays[0]
     if isinstance(kind, int):
         ids, rows = arrays
+        if kind and not (ids[0] >= 0 and ids[-1] < len(stored) and bool((ids[1:] > ids[:-1]).all())):
+            raise StoreError(
+                f"expected rows of key {key!r} ascending within 0 to {len(stored) - 1}, got {kind} from {int(ids[0])} "
+                f"to {int(ids[-1])}"
+            )
         return torch.sparse_coo_tensor(ids[None], rows, stored.shape, is_coalesced=True, check_invariants=False)
     value = torch.empty_like(stored)
     compression(kind).decode(arrays[0], value)
@@ -111,12 +145,44 @@ def sliced(tensor: Any, part: Part) -> Any:
     return tensor if whole else tensor[part.start : part.stop]
 
 
-def received(array: Any) -> Any:
-    """A run as it came from Ray: a tensor on its memory, copied where that is not aligned."""
+def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any:
+    """A run as it came from Ray: a tensor on its memory, copied where that is not aligned.
+
+    Args:
+        array: what came.
+        size: bytes that it has to have; None: any.
+        sender: whom an error names.
+
+    Raises:
+        StoreError: it is no run, or of another size.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise StoreError(f"expected an array of bytes from {sender}, got {got}")
+    if size is not None and array.nbytes != size:
+        raise StoreError(f"expected {size} bytes from {sender}, got {array.nbytes}: it has other keys or shapes")
+    return _seen(array)
+
+
+def received_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
+    """Row numbers as they came from Ray: a tensor on their memory.
+
+    Raises:
+        StoreError: they are none, or not of an array of so many rows.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.ndim != 1 or not array.flags.c_contiguous:
+        got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise StoreError(f"expected row numbers in int64 from {sender}, got {got}")
+    if array.size and not (array.min() >= 0 and array.max() < rows):
+        raise StoreError(f"expected rows 0 to {rows - 1} from {sender}, got {array.min()} to {array.max()}")
+    return _seen(array)
+
+
+def _seen(array: Any) -> Any:
     if array.ctypes.data % 16:
         array = array.copy()
     if not array.nbytes:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.from_numpy(array[:0].copy()).dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -136,5 +202,12 @@ def dtype_name(dtype: Any) -> str:
 
 
 def dtype_of(name: str) -> Any:
-    """``torch.float32`` for ``float32``."""
-    return getattr(torch, name)
+    """``torch.float32`` for ``float32``.
+
+    Raises:
+        StoreError: there is no such dtype.
+    """
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise StoreError(f"expected the name of a dtype of torch, got {name!r}")
+    return found

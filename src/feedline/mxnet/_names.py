@@ -159,7 +159,8 @@ NAMES: dict[str, Names] = {
         approximated={
             "KVStore.load_optimizer_states": "files of feedline's, safetensors and JSON; MXNet's own are pickles, and "
             "refused; update counts are restored too",
-            "KVStore.save_optimizer_states": "as `load_optimizer_states`",
+            "KVStore.save_optimizer_states": "as `load_optimizer_states`; `dump_optimizer=True` leaves out "
+            "`rescale_grad`, which depends on the number of workers",
             "KVStore.set_optimizer": "also a name; an optimizer that keeps states is for one store (MXNet: each store "
             "keeps its own)",
         },

@@ -12,6 +12,7 @@ get the first one's values of worker 0. Begin with equal ones, by an equal seed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,15 +124,22 @@ class Trainer:
             with as_mxnet():
                 self._push_and_pull(self._store._store, used)
         else:
-            self._add_up(used)
-            self._update(used)
+            with self._whole():
+                self._add_up(used)
+                self._update(used)
         self._forget(used)
+
+    def _whole(self) -> contextlib.AbstractContextManager[None]:
+        """A step that all workers make or none: Ctrl-C between the sums and the update would leave one behind."""
+        ranks = None if self._store is None else getattr(self._store._store, "ranks", None)
+        return contextlib.nullcontext() if ranks is None else ranks.step()
 
     def allreduce_grads(self) -> None:
         """Add up the gradients over devices and workers, in place; `update` follows. Not where the store updates."""
         self._begin()
         assert not self._on_store, "allreduce_grads() needs a Trainer with update_on_kvstore=False; call step()"
-        self._add_up([i for i, copies in enumerate(self._copies) if all(c.grad is not None for c in copies)])
+        with self._whole():
+            self._add_up([i for i, copies in enumerate(self._copies) if all(c.grad is not None for c in copies)])
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Update from gradients that `allreduce_grads` has added up; as `step`. Not where the store updates."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.source import MinibatchSource
 from feedline.mxnet._names import explain
@@ -277,9 +277,14 @@ class NDArrayIter(DataIter):
             StateError: no state of an iterator, or one of other data, another seed or another order.
         """
         if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
-            raise StateError(f"expected what state_dict() of an NDArrayIter gave, got {state!r:.80}")
+            raise StateError(f"expected what state_dict() of an NDArrayIter gave, got {shown(state, 80)}")
+        epoch, begun = state["epoch"], state["begun"]
+        if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
+            raise StateError(
+                f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}"
+            )
         self._source.load_state_dict(state["source"])
-        self._epoch, self._begun, self._batch = int(state["epoch"]), bool(state["begun"]), None
+        self._epoch, self._begun, self._batch = epoch, begun, None
         self._at = self._source.position.samples
 
 

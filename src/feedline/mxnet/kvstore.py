@@ -203,7 +203,10 @@ class KVStore:
         return self._store.is_capable(capability)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the optimizer's states, and its numbers too if ``dump_optimizer``."""
+        """Write the optimizer's states, and its numbers too if ``dump_optimizer``; but for ``rescale_grad``.
+
+        MXNet writes that one too, and another number of workers then goes on with a wrong one.
+        """
         self._check_optimizer("save")
         with as_mxnet():
             self._store.save_optimizer_states(fname, dump_optimizer)

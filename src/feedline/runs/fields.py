@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from feedline.errors import shown
+
 T = TypeVar("T")
 MOST = (1 << 63) - 1
 LATEST = 253402300799  # the last second of the year 9999, in Unix time
@@ -18,7 +20,7 @@ LATEST = 253402300799  # the last second of the year 9999, in Unix time
 def whole(value: Any, name: str) -> int:
     """A count."""
     if type(value) is not int or not 0 <= value <= MOST:
-        raise ValueError(f"{name}: expected a whole number from 0 to 2**63 - 1, got {value!r:.40}")
+        raise ValueError(f"{name}: expected a whole number from 0 to 2**63 - 1, got {shown(value, 40)}")
     return value
 
 
@@ -27,14 +29,14 @@ def real(value: Any, name: str) -> float:
     if type(value) is int and abs(value) <= MOST:
         return value
     if type(value) is not float or not math.isfinite(value):
-        raise ValueError(f"{name}: expected a finite number, got {value!r:.40}")
+        raise ValueError(f"{name}: expected a finite number, got {shown(value, 40)}")
     return value
 
 
 def amount(value: Any, name: str) -> float:
     """A number that is not negative: seconds, or a share of them."""
     if not 0 <= real(value, name) <= MOST:
-        raise ValueError(f"{name}: expected a number from 0 to 2**63 - 1, got {value!r}")
+        raise ValueError(f"{name}: expected a number from 0 to 2**63 - 1, got {shown(value, 40)}")
     return real(value, name)
 
 
@@ -48,14 +50,14 @@ def average(value: Any, name: str) -> float | None:
 def moment(value: Any, name: str) -> float:
     """Unix time, in seconds."""
     if not 0 <= real(value, name) <= LATEST:
-        raise ValueError(f"{name}: expected seconds from 1970 to the year 9999, got {value!r}")
+        raise ValueError(f"{name}: expected seconds from 1970 to the year 9999, got {shown(value, 40)}")
     return real(value, name)
 
 
 def words(value: Any, name: str) -> str:
     """A text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name}: expected a text, got {value!r:.40}")
+        raise ValueError(f"{name}: expected a text, got {shown(value, 40)}")
     return value
 
 
@@ -67,14 +69,14 @@ def maybe(check: Callable[[Any, str], T], value: Any, name: str) -> T | None:
 def several(check: Callable[[Any, str], T], value: Any, name: str) -> list[T]:
     """A list of such fields."""
     if not isinstance(value, list):
-        raise ValueError(f"{name}: expected a list, got {value!r:.40}")
+        raise ValueError(f"{name}: expected a list, got {shown(value, 40)}")
     return [check(part, name) for part in value]
 
 
 def table(check: Callable[[Any, str], T], value: Any, name: str) -> dict[str, T]:
     """An object of such fields."""
     if not isinstance(value, dict):
-        raise ValueError(f"{name}: expected an object, got {value!r:.40}")
+        raise ValueError(f"{name}: expected an object, got {shown(value, 40)}")
     return {key: check(part, f"{name}.{key}") for key, part in value.items()}
 
 

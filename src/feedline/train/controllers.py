@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
+from feedline.runs.fields import real, whole
 from feedline.train.checkpoint import Checkpoints
-from feedline.train.ranks import rank
 from feedline.train.session import TrainingSession
-from feedline.train.trainer import Summary, uncompiled
+from feedline.train.trainer import Summary, check_model, load_model, uncompiled
 
 _log = logging.getLogger("feedline")
 
@@ -79,8 +79,12 @@ class ReduceOnPlateau:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on; the learners' own states hold their factors."""
         best = _best(self, state)
-        self.stalled, self.product = (_of(self, state, key) for key in ("stalled", "product"))
-        self.best = best
+        stalled, product = (_of(self, state, key) for key in ("stalled", "product"))
+        try:
+            stalled, product = whole(stalled, "stalled"), float(real(product, "product"))
+        except ValueError as error:
+            raise StateError(f"expected a state of {type(self).__name__}, got another number: {error}") from error
+        self.best, self.stalled, self.product = best, stalled, product
 
 
 class GrowMinibatch:
@@ -140,27 +144,39 @@ class KeepBest:
         value = _value(self.watch, training, validation)
         if _better(value, self.best):
             self.best = value
-            if rank() == 0:
+            if run.ranks.rank == 0:
                 self._checkpoints.save(run.samples, uncompiled(run.trainer.model).state_dict(), {self.watch: value})
-            if run.trainer.workers is not None:
-                run.trainer.workers.ranks.barrier()  # nobody goes on to read it before it is there
+            run.ranks.barrier()  # nobody goes on to read it before it is there
 
     @property
     def folder(self) -> Path:
         """Where it is kept."""
         return self._checkpoints.folder
 
+    @property
+    def own_folder(self) -> Path:
+        """Where no other session may write."""
+        return self.folder
+
     def restore(self, model: torch.nn.Module) -> float:
         """Load the best model's tensors into ``model``; returns the value it had.
 
         Raises:
-            StateError: none was kept.
+            StateError: none was kept, or one of another model; the model is as it was then.
         """
         found = self._checkpoints.latest()
         if found is None:
             raise StateError(f"expected a kept model in {self._checkpoints.folder}, got none")
-        uncompiled(model).load_state_dict(found.tensors)
-        return float(found.state[self.watch])
+        value = found.state.get(self.watch)
+        if type(value) is not float:
+            raise StateError(
+                f"expected a model kept for its {self.watch} in {found.path}",
+                saved=found.state,
+                current={self.watch: "a number"},
+            )
+        check_model(model, found.tensors)
+        load_model(model, found.tensors)
+        return value
 
     def state_dict(self) -> dict[str, Any]:
         """What is watched, and its best value."""
@@ -192,8 +208,9 @@ def _better(value: float, best: float | None, least: float = 0.0) -> bool:
 
 def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping[str, Any]) -> float | None:
     """The saved best value, if it is of what the controller watches."""
-    best: float | None = _of(controller, state, "best")
-    saved = _of(controller, state, "watch")
+    best, saved = _of(controller, state, "best"), _of(controller, state, "watch")
+    if best is not None and (type(best) is not float or math.isnan(best)):
+        raise StateError(f"expected a state of {type(controller).__name__} with a best value, got {shown(best, 40)}")
     if saved != controller.watch:
         raise StateError(
             f"expected a state of {type(controller).__name__} that watches the same",
@@ -204,6 +221,6 @@ def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping
 
 
 def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:
-    if key not in state:
+    if not isinstance(state, Mapping) or key not in state:
         raise StateError(f"expected a state of {type(controller).__name__}, it lacks `{key}`")
     return state[key]

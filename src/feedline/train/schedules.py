@@ -16,7 +16,9 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from feedline.data import Position, Unit
+from feedline.errors import shown
 
+_LARGEST = 2**63 - 1
 #: A number for ever, or a list of numbers and of (count, number) pairs, each for so many epochs.
 Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
@@ -162,7 +164,7 @@ class Schedule:
             ValueError: a key is missing, or one too many; or what the constructor raises.
         """
         if not isinstance(data, Mapping) or set(data) != {"values", "epoch_size", "reference"}:
-            raise ValueError(f"expected a mapping of values, epoch_size and reference, got {data!r}")
+            raise ValueError(f"expected a mapping of values, epoch_size and reference, got {shown(data, 80)}")
         return cls(data["values"], epoch_size=data["epoch_size"], reference=data["reference"])
 
     def __repr__(self) -> str:
@@ -184,30 +186,36 @@ def _is_number(value: object) -> bool:
 
 def _number(value: Any) -> float:
     if not _is_number(value):
-        raise TypeError(f"expected a number or a (count, number) pair, got {value!r}")
+        raise TypeError(f"expected a number or a (count, number) pair, got {shown(value, 80)}")
+    if isinstance(value, numbers.Integral) and abs(int(value)) > _LARGEST:
+        raise ValueError(f"expected integers up to 2**63 - 1, got {shown(value, 40)}")
     if not math.isfinite(value):
-        raise ValueError(f"expected finite numbers, got {value!r}")
+        raise ValueError(f"expected finite numbers, got {shown(value, 80)}")
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _integer(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"expected {what} to be an integer, got {value!r}")
+        raise TypeError(f"expected {what} to be an integer, got {shown(value, 80)}")
+    if abs(int(value)) > _LARGEST:
+        raise ValueError(f"expected {what} up to 2**63 - 1, got {shown(value, 40)}")
     return int(value)
 
 
 def _steps(values: Any) -> tuple[tuple[int, float], ...]:
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
-        raise TypeError(f"expected a number, or a list of numbers and (count, number) pairs, got {values!r}")
+        raise TypeError(f"expected a number, or a list of numbers and (count, number) pairs, got {shown(values, 80)}")
     if not values:
         raise ValueError("expected at least one number, got an empty list")
     steps = []
     for place, item in enumerate(values):
         pair = item if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) else (1, item)
         if len(pair) != 2:
-            raise TypeError(f"expected a number or a (count, number) pair, got {item!r} in place {place}")
+            raise TypeError(f"expected a number or a (count, number) pair, got {shown(item, 80)} in place {place}")
         count, last = _integer(pair[0], "a count"), place == len(values) - 1
         if count < 0 or (count == 0 and not last):
-            raise ValueError(f"expected counts of at least 1 before the last place, got {item!r} in place {place}")
+            raise ValueError(
+                f"expected counts of at least 1 before the last place, got {shown(item, 80)} in place {place}"
+            )
         steps.append((1 if last else count, _number(pair[1])))
     return tuple(steps)

@@ -7,29 +7,33 @@ run on the CPU ends with the parameters, bit for bit, of the run that never stop
 
 What happens after an update, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A
 checkpoint therefore holds the outcome of all that came before it. Spans count label samples, minibatches or sweeps of
-the run; a minibatch that crosses several marks makes one action.
+the run; a minibatch that crosses several marks makes one action. With several ranks whatever is collective is decided
+by all of them together, see `feedline.train.agreement`.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from feedline.data import Minibatch, Position, Span, Unit
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.feed.protocol import whole_number
-from feedline.runs.feeding import Fed, Feeding
+from feedline.runs.feeding import Fed
+from feedline.train import saved
+from feedline.train.agreement import Turn, Wishes, agreed, by_itself, latest, turn
 from feedline.train.checkpoint import Checkpoint, Checkpoints
-from feedline.train.ranks import Ranks, rank, restore_random_state
+from feedline.train.lock import lock_folders
+from feedline.train.ranks import Ranks, checked_random_state
+from feedline.train.saved import Sums, plus, summed
 from feedline.train.schedules import Schedule
+from feedline.train.stopping import Stopping
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
 Size = int | Schedule
@@ -211,7 +215,8 @@ class TrainingSession:
         samples, minibatches, sweeps: trained so far.
         stopped: a callback, a controller, `stop` or a rate of 0 ended the training. It is in the checkpoints: a run
             that was stopped is over, and started again it does nothing more.
-        interrupted: Ctrl-C ended the last `run`.
+        interrupted: Ctrl-C or SIGTERM ended the last `run`.
+        ranks: that run it; see `feedline.train.ranks`.
         scale: factor on the minibatch size, for controllers.
 
     Raises:
@@ -268,12 +273,13 @@ class TrainingSession:
         self._seconds: float | None = None
         if saving is not None and saving.every is not None and not isinstance(saving.every, Span):
             self._seconds = seconds_of(saving.every)
-        self._ranks = Ranks(trainer.workers)
+        self.ranks = Ranks(trainer.workers)
+        self._stopping = Stopping()
         self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
         self._last_save = 0.0
         self._save_asked = self._unsaved = False
         self._progress_done = self._validations_done = 0
-        self._since = _Sums()
+        self._since = Sums()
         self._epoch_sum = NOTHING
         self._validated: Summary | None = None  # the last validation's outcome, made after
         self._validated_at = -1  # so many minibatches
@@ -283,41 +289,48 @@ class TrainingSession:
     def run(self) -> TrainingSession:
         """Train to the end; returns itself.
 
-        Ctrl-C ends it after the update under way, with a checkpoint; a second one at once. Where ranks learn together,
-        Ctrl-C at one ends all of them, after the same update.
+        Ctrl-C or SIGTERM ends it after the update under way, with a checkpoint; a second one at once. After SIGTERM the
+        process ends as well, unless it has a handler of its own, which is then called. Where there are several ranks,
+        a signal at one ends the run of all of them, after the same update.
 
         Raises:
             StoreError: another rank is missing; names it. Start all again: they go on from the latest checkpoint.
-            StateError: the latest checkpoint is of another run: other data, model, learners or controllers.
+            StateError: the latest checkpoint is of another run: other data, model, learners or controllers; there are
+                checkpoints, and all of them are damaged; or another session writes to the folder.
         """
         self.interrupted = False
-        self._restore()
-        for reporter in self.reporters:
-            reporter.on_start(self)
-        self._last_save = time.monotonic()
-        self._since.go_on()
-        try:
-            with _sigint() as interrupt:
-                while not self.stopped:
-                    summary = self._step(interrupt)
-                    if summary is None:
-                        break
-                    self._after_update(summary)
-                    if self.trainer.workers is None:
-                        self.interrupted = interrupt.is_set()
-                    if self.interrupted:
-                        break
-                if not self.interrupted:
-                    self._finish()
-                if self._unsaved:
-                    self._save()
-            if self.test is not None and not self.interrupted:
-                self._report_test("test", self._test(self.test, 0))
-        finally:
-            self._ranks.close()
+        self._stopping = Stopping()
+        with self._alone_in_its_folders():
+            self._restore()
             for reporter in self.reporters:
-                reporter.on_end(self)
+                reporter.on_start(self)
+            self._last_save = time.monotonic()
+            self._since.go_on()
+            self.trainer.beside = self.ranks if self.ranks.beside else None
+            try:
+                with self._stopping:
+                    self._train()
+                if self.test is not None and not self.interrupted:
+                    self._report_test("test", self._test(self.test, 0))
+            finally:
+                self.trainer.beside = None
+                self.ranks.close()
+                for reporter in self.reporters:
+                    reporter.on_end(self)
+        self._stopping.pass_on()
         return self
+
+    def _train(self) -> None:
+        self._agree()
+        while not self.stopped and not self.interrupted:
+            summary = self._step()
+            if summary is None:
+                break
+            self._after_update(summary)
+        if not self.interrupted:
+            self._finish()
+        if self._unsaved:
+            self._save()
 
     def stop(self) -> None:
         """End the training after the update under way, with everything that is due at its end."""
@@ -336,42 +349,45 @@ class TrainingSession:
             size *= self.trainer.workers.scale(self.trainer.samples)
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
-    def _step(self, interrupt: threading.Event) -> Summary | None:
+    def _ended_by_rate(self) -> bool:
+        """Whether all rates are 0: that is how a schedule ends a training."""
+        return not any(learner.learning_rate() for learner in self.trainer.learners)
+
+    def _step(self) -> Summary | None:
         """One minibatch; None where the run ends."""
         size = self.next_size()
         if size == 0:
             return None
-        if not any(learner.learning_rate() for learner in self.trainer.learners):
-            self.stopped = self._unsaved = True  # that is how a schedule ends a training
+        if self._ended_by_rate():
+            self.stopped = self._unsaved = True
             return None
         began = time.perf_counter()
-        workers = self.trainer.workers
-        if workers is None or workers.apart(self.trainer.samples):
+        trainer, workers = self.trainer, self.trainer.workers
+        if workers is None or workers.apart(trainer.samples):
             minibatch = self.source.next_minibatch(size)
         else:
             minibatch = self.source.next_minibatch(size, partition=(0, 1))
         self._since.waited += time.perf_counter() - began
-        sweeps, ended = self.trainer.sweeps, False
-        if workers is None:
-            if not minibatch:
+        sweeps, summary = trainer.sweeps, NOTHING
+        if workers is not None:
+            # One whose source has ended learns on with the others.
+            summary = trainer.train_minibatch(minibatch, (not minibatch,))
+            if trainer.votes[0] == workers.ranks.count:
                 return None
-            summary = self.trainer.train_minibatch(minibatch)
         else:
-            # Ranks have to end and to save after the same update, so they agree on it with the update. One whose
-            # source has ended learns on with the others.
-            save = self._save_asked or (rank() == 0 and self._due_by_time())
-            summary = self.trainer.train_minibatch(minibatch, (interrupt.is_set(), save, not minibatch))
-            interrupted, saving, done = self.trainer.votes
-            self.interrupted, self._save_asked = interrupted > 0, saving > 0
-            ended = done == workers.ranks.count
-        if ended:
-            return None
+            what = turn(self.ranks, minibatch, trainer.joins)
+            if what is Turn.END:
+                return None
+            if what is Turn.LEARN:
+                summary = trainer.train_minibatch(minibatch)
+            else:
+                trainer.pass_by(minibatch)
         count = getattr(self.source, "count_label_samples", None)
         if count is not None:
-            count(summary.samples)
-        self.samples += summary.samples
+            count(trainer.counted)
+        self.samples += trainer.counted
         self.minibatches += 1
-        self.sweeps += bool(minibatch.sweep_end) if workers is None else self.trainer.sweeps - sweeps
+        self.sweeps += bool(minibatch.sweep_end) if self.ranks.alone else trainer.sweeps - sweeps
         self._since.feeding.add(minibatch)
         return summary
 
@@ -381,18 +397,28 @@ class TrainingSession:
             reporter.on_update(self, summary)
         self._since.add(summary)
         if self.controllers:
-            self._epoch_sum = _plus(self._epoch_sum, summary)
+            self._epoch_sum = plus(self._epoch_sum, summary)
         counts = self._counts()
         if self._progress_mark.crossed(counts):
             self._report_progress()
         if self._validation_mark.crossed(counts):
             self._validate()
+        due = self._saving_mark.crossed(counts)
         if self._epoch_mark.crossed(counts):
             self._end_epoch()
-            self._save_asked = True
-        crossed = self._saving_mark.crossed(counts)
-        if crossed or self._save_asked or (self.trainer.workers is None and self._due_by_time()):
+            due = True
+        self._agree()
+        if due or self._save_asked:
             self._save()
+
+    def _agree(self) -> None:
+        """Let all ranks stop, save and go on alike."""
+        save = self._save_asked or (self.ranks.rank == 0 and self._due_by_time())
+        size = 0
+        if not self.ranks.alone and not self.stopped:
+            size = -1 if self._ended_by_rate() else self.next_size()
+        wishes = agreed(self.ranks, Wishes(self.stopped, self._stopping.asked, save, size))
+        self.stopped, self.interrupted, self._save_asked = wishes.stop, wishes.interrupt, wishes.save
 
     def _counts(self) -> dict[Unit, int]:
         return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
@@ -410,8 +436,13 @@ class TrainingSession:
 
     def _report_progress(self) -> None:
         self._progress_done += 1
-        progress = self._since.progress(self._progress_done)
-        self._since = _Sums()
+        since, self._since = self._since, Sums()
+        seconds, summary, fed = since.seconds(), since.summary, since.feeding.fed()
+        if self.ranks.beside:
+            summary = summed(self.ranks, summary)
+        spent = (since.waited, since.evaluated, since.saved)
+        waiting, evaluating, saving = (min(1.0, part / seconds) if seconds else 0.0 for part in spent)
+        progress = Progress(self._progress_done, summary, since.minibatches, seconds, waiting, evaluating, saving, fed)
         self._since.go_on()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
@@ -441,14 +472,15 @@ class TrainingSession:
         state = testing.source.state_dict()
         total, minibatches, whole = NOTHING, 0, True
         try:
-            for minibatch in self._testing_minibatches(testing):
-                total = _plus(total, self.trainer.test_minibatch(minibatch))
-                minibatches += 1
-                whole = whole and minibatch.num_samples == minibatch.global_samples
+            with by_itself(self.trainer.model, self.ranks):
+                for minibatch in self._testing_minibatches(testing):
+                    total = plus(total, self.trainer.test_minibatch(minibatch))
+                    minibatches += 1
+                    whole = whole and minibatch.num_samples == minibatch.global_samples
         finally:
             testing.source.load_state_dict(state)
-        if self.trainer.workers is not None:
-            total = _summed(self._ranks, total, whole)
+        if not self.ranks.alone:
+            total = summed(self.ranks, total, whole)
         return Evaluated(number, total, minibatches)
 
     def _testing_minibatches(self, testing: Evaluation) -> Iterator[Minibatch]:
@@ -471,12 +503,24 @@ class TrainingSession:
             self._validate()
         validated = self._validated if self._validated_at == self.minibatches else None
         training, self._epoch_sum = self._epoch_sum, NOTHING
+        if self.controllers and self.ranks.beside:
+            training = summed(self.ranks, training)
         if self.controllers and self.trainer.workers is not None:
             self.trainer.workers.settle()  # they look at the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone_in_its_folders(self) -> Iterator[None]:
+        folders = [] if self._checkpoints is None else [self._checkpoints.folder]
+        folders += [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
+        try:
+            with self.ranks.first(lambda: lock_folders(folders)) or nullcontext():
+                yield
+        finally:
+            self.ranks.close()
 
     def _save(self) -> None:
         self._last_save = time.monotonic()
@@ -485,30 +529,10 @@ class TrainingSession:
             return
         if self.trainer.workers is not None:
             self.trainer.workers.settle(saving=True)
-        generators = self._ranks.random_states()
-        if rank() != 0:
+        state = saved.to_json(self, self.ranks, self._standing())
+        if self.ranks.rank != 0:
             return
-        tensors, rest = self.trainer.state_dict()
-        validation = self.validation.source if self.validation is not None else None
-        state = {
-            "samples": self.samples,
-            "minibatches": self.minibatches,
-            "sweeps": self.sweeps,
-            "scale": self.scale,
-            "stopped": self.stopped,
-            "trainer": rest,
-            "source": self.source.state_dict(),
-            "validation": None if validation is None else validation.state_dict(),
-            "progress": [self._progress_done, self._since.to_json()],
-            "validated": [
-                self._validations_done,
-                self._validated_at,
-                None if self._validated is None else _summary_to_json(self._validated),
-            ],
-            "epoch": _summary_to_json(self._epoch_sum),
-            "controllers": [[type(controller).__name__, controller.state_dict()] for controller in self.controllers],
-            "random": generators,
-        }
+        tensors, state["trainer"] = self.trainer.state_dict()
         began = time.perf_counter()
         path = self._checkpoints.save(self.samples, tensors, state)
         self._since.saved += time.perf_counter() - began
@@ -518,17 +542,22 @@ class TrainingSession:
     def _restore(self) -> None:
         if self._checkpoints is None or self.saving is None or not self.saving.restore:
             return
-        found = self._checkpoints.latest()
-        if self.trainer.workers is not None:
-            _check_same_everywhere(self._ranks, self._checkpoints.folder, found)
+        found = latest(self._checkpoints, self.ranks)
         if found is None:
             return
+        trouble: Exception | None = None
         try:
             self._go_to(found)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, StateError):
-                raise
-            raise StateError(f"expected a session's checkpoint in {found.path}, it does not fit: {error!r}") from error
+        except StateError as error:
+            what = f"the run cannot go on from {found.path}: {error.what}"
+            trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
+            trouble.__cause__ = error
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+            trouble = StateError(
+                f"expected a session's checkpoint in {found.path}, it does not fit: {shown(error, 200)}"
+            )
+            trouble.__cause__ = error
+        self.ranks.check(trouble)
         self._unsaved = False
         if self.stopped:
             _log.warning(
@@ -539,78 +568,50 @@ class TrainingSession:
             )
 
     def _go_to(self, found: Checkpoint) -> None:
-        state = found.state
-        saved, current = [kind for kind, _ in state["controllers"]], [type(c).__name__ for c in self.controllers]
-        if saved != current:
+        place = saved.from_json(found.state, self.ranks)
+        before, current = [kind for kind, _ in place.controllers], [type(c).__name__ for c in self.controllers]
+        if before != current:
             raise StateError(
                 "expected the controllers of the saved run",
-                saved={"controllers": saved},
+                saved={"controllers": before},
                 current={"controllers": current},
             )
-        self.trainer.load_state_dict(found.tensors, state["trainer"])
-        self.source.load_state_dict(state["source"])
-        if state["validation"] is not None and self.validation is not None and self.validation.source is not None:
-            self.validation.source.load_state_dict(state["validation"])
-        for controller, (_, own) in zip(self.controllers, state["controllers"], strict=True):
-            controller.load_state_dict(own)
-        self.samples, self.minibatches, self.sweeps = state["samples"], state["minibatches"], state["sweeps"]
-        self.scale, self.stopped = state["scale"], state["stopped"]
-        self._progress_done, since = state["progress"]
-        self._since = _Sums.from_json(since)
-        self._validations_done, self._validated_at, validated = state["validated"]
-        self._validated = None if validated is None else _summary_from_json(validated)
-        self._epoch_sum = _summary_from_json(state["epoch"])
+        begin = checked_random_state(place.random, self.ranks.rank)
+        targets: list[tuple[Any, Any]] = [(self.source, place.source)]
+        if place.validation is not None and self.validation is not None and self.validation.source is not None:
+            targets.append((self.validation.source, place.validation))
+        targets += zip(self.controllers, (own for _, own in place.controllers), strict=True)
+        saved.load_together(targets, lambda: self.trainer.load_state_dict(found.tensors, place.trainer))
+        self._stand(place.standing)
         # A checkpoint is written when all marks have been asked: where they stand follows from the counts, also for
         # spans other than those of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saving_mark):
             mark.crossed(self._counts())
-        restore_random_state(state["random"])
+        begin()
+
+    def _standing(self) -> saved.Standing:
+        return saved.Standing(
+            self.samples,
+            self.minibatches,
+            self.sweeps,
+            self.scale,
+            self.stopped,
+            self._progress_done,
+            self._since,
+            self._validations_done,
+            self._validated_at,
+            self._validated,
+            self._epoch_sum,
+        )
+
+    def _stand(self, at: saved.Standing) -> None:
+        self.samples, self.minibatches, self.sweeps, self.scale, self.stopped = at[:5]
+        self._progress_done, self._since = at.progress_done, at.since
+        self._validations_done, self._validated_at, self._validated = at.validations_done, at.validated_at, at.validated
+        self._epoch_sum = at.epoch_sum
 
     def _due_by_time(self) -> bool:
         return self._seconds is not None and time.monotonic() - self._last_save >= self._seconds
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Running sums of a progress span; its time goes on where a checkpoint left it."""
-
-    summary: Summary = NOTHING
-    minibatches: int = 0
-    waited: float = 0.0
-    evaluated: float = 0.0
-    saved: float = 0.0
-    feeding: Feeding = field(default_factory=Feeding)
-    _before: float = 0.0
-    _began: float = 0.0
-
-    def go_on(self) -> None:
-        """From now on time counts."""
-        self._began = time.perf_counter()
-
-    def add(self, summary: Summary) -> None:
-        self.summary = _plus(self.summary, summary)
-        self.minibatches += 1
-
-    def progress(self, number: int) -> Progress:
-        seconds = self._seconds()
-        waiting, evaluating, saving = (
-            min(1.0, spent / seconds) if seconds else 0.0 for spent in (self.waited, self.evaluated, self.saved)
-        )
-        fed = self.feeding.fed()
-        return Progress(number, self.summary, self.minibatches, seconds, waiting, evaluating, saving, fed)
-
-    def to_json(self) -> list[Any]:
-        spent = [self.waited, self.evaluated, self.saved, self._seconds()]
-        return [_summary_to_json(self.summary), self.minibatches, self.feeding.fed().to_json(), *spent]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> _Sums:
-        summary, minibatches, fed, waited, evaluated, saved, seconds = data
-        feeding = Feeding(Fed.from_json(fed))
-        return cls(_summary_from_json(summary), minibatches, waited, evaluated, saved, feeding, seconds)
-
-    def _seconds(self) -> float:
-        return self._before + time.perf_counter() - self._began
 
 
 def _check_evaluation(name: str, testing: Evaluation | None, training: Source) -> None:
@@ -683,65 +684,3 @@ def seconds_of(duration: float | str) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise ValueError(f"expected a positive number of seconds, got {duration!r}")
     return float(seconds)
-
-
-def _check_same_everywhere(ranks: Ranks, folder: Path, found: Checkpoint | None) -> None:
-    serial = -1 if found is None else int(found.path.name.split("-")[1])
-    everywhere = ranks.gather([float(serial)])
-    serials = [int(numbers[0]) for numbers in everywhere]
-    if len(set(serials)) > 1:
-        seen = {f"rank {i}": None if n < 0 else f"checkpoint-{n:06d}" for i, n in enumerate(serials)}
-        raise StateError(
-            f"expected all ranks to find the same newest checkpoint in {folder}, got {seen}: the folder has to be one "
-            "that all machines share"
-        )
-
-
-def _plus(total: Summary, summary: Summary) -> Summary:
-    if summary.samples == 0:
-        return total
-    return summary if total.samples == 0 else total + summary
-
-
-def _summed(ranks: Ranks, total: Summary, whole: bool) -> Summary:
-    """The sums of all ranks' parts; where every rank saw all of every minibatch, its own."""
-    numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
-    everywhere = ranks.gather([float(whole), float(total.samples), *numbers])
-    if all(row[0] for row in everywhere):
-        return total
-    _, samples, loss, metric, measured = (sum(column) for column in zip(*everywhere, strict=True))
-    return Summary(loss, metric if measured else None, round(samples)) if samples else NOTHING
-
-
-def _summary_to_json(summary: Summary) -> list[Any]:
-    # Sums are kept in the precision they have: a resumed run adds on to the same numbers.
-    metric = None if summary.metric_sum is None else float(summary.metric_sum)
-    return [float(summary.loss_sum), metric, summary.samples, summary.updated]
-
-
-def _summary_from_json(data: Sequence[Any]) -> Summary:
-    loss, metric, samples, updated = data
-    return Summary(loss, metric, samples, updated) if samples else NOTHING
-
-
-class _sigint:  # noqa: N801  # used like a function
-    """Within the block, the first Ctrl-C sets an event instead of raising; the second raises."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._before: Any = None
-
-    def __enter__(self) -> threading.Event:
-        # Only the main thread may install a handler; elsewhere Ctrl-C goes where it goes.
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        return self._event
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._event.is_set():
-            raise KeyboardInterrupt
-        self._event.set()
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)

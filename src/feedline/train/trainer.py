@@ -14,16 +14,17 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from feedline.data import Minibatch
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.train.learners import Learner
 from feedline.train.learners.base import Workers
+from feedline.train.ranks import Ranks
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
@@ -91,6 +92,12 @@ class Trainer:
         microbatch: work a minibatch off in pieces of at most so many samples, adding gradients up; None: whole.
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
+    Attributes:
+        votes: see `train_minibatch`.
+        counted: label samples that the clocks went on by with the last minibatch, over all ranks.
+        beside: ranks that learn from the same minibatches through the model alone, as `DistributedDataParallel` lets
+            them; None: none. A session sets it while it runs. Clocks and rates then go by the samples of all ranks.
+
     Raises:
         TypeError: something else than learners.
         ValueError: no learner, one that has a parameter which is not the model's, two with the same parameter, or
@@ -116,6 +123,8 @@ class Trainer:
         self.microbatch = microbatch
         self.autocast = autocast if autocast is not None else contextlib.nullcontext()
         self.votes: Sequence[float] = ()
+        self.counted = 0
+        self.beside: Ranks | None = None
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
         self._workers = self.learners[0].workers
@@ -156,8 +165,8 @@ class Trainer:
             ValueError: loss or metric are no tensors of one number a label sample.
             StoreError: another rank is missing; names it.
         """
-        alone, self.votes = self._workers is None, tuple(votes)
-        if alone and (not minibatch or minibatch.num_sequences == 0):
+        alone, self.votes, self.counted = self._workers is None, tuple(votes), 0
+        if alone and self.beside is None and (not minibatch or minibatch.num_sequences == 0):
             return self._nothing(minibatch)
         if not self.model.training:
             self.model.train()
@@ -165,19 +174,70 @@ class Trainer:
             parameter.grad = None
         # In one piece the gradients are made as means, which no learner has to scale; in several, or on several ranks,
         # the count is known only at the end.
-        averaged = alone and self.microbatch is None
+        averaged = alone and self.beside is None and self.microbatch is None
         total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
         if self._workers is not None:
             return self._learn_together(self._workers, minibatch, total)
+        if self.beside is not None:
+            return self._learn_beside(self.beside, minibatch, total)
         if total.samples == 0:
             return self._nothing(minibatch)
-        end = minibatch.sweep_end
-        updated = [learner.update(total.samples, sweep_end=end, averaged=averaged) for learner in self.learners]
+        updated = self._update_all(total.samples, minibatch.sweep_end, averaged)
+        return Summary(total.loss_sum, total.metric_sum, total.samples, updated)
+
+    def _update_all(self, samples: int, sweep_end: bool, averaged: bool) -> bool:
+        """Let all learners learn; False, with nothing counted, where none does."""
+        self.counted = samples
+        updated = [learner.update(samples, sweep_end=sweep_end, averaged=averaged) for learner in self.learners]
         if any(updated):
             for learner, did in zip(self.learners, updated, strict=True):
                 if not did:  # its rate is 0 here, and may be another one later
-                    learner.skip(total.samples, sweep_end=end)
-        return Summary(total.loss_sum, total.metric_sum, total.samples, any(updated))
+                    learner.skip(samples, sweep_end=sweep_end)
+        return any(updated)
+
+    def pass_by(self, minibatch: Minibatch) -> None:
+        """Learn nothing from a minibatch, of which some rank has no part; all `beside` have to pass it by."""
+        assert self.beside is not None
+        self.counted = 0
+        self._learn_beside(self.beside, minibatch, NOTHING)
+
+    @property
+    def joins(self) -> bool:
+        """Whether a rank that has nothing to learn from can take part in the exchange of the model's gradients."""
+        distributed = torch.distributed.is_available()
+        return distributed and isinstance(uncompiled(self.model), torch.nn.parallel.DistributedDataParallel)
+
+    def _take_part(self) -> None:
+        """Exchange gradients, with none of one's own."""
+        model: Any = uncompiled(self.model)
+        module = model.module
+        model.module = _Nothing(module)
+        try:
+            model(None).backward()
+        finally:
+            model.module = module
+
+    def _learn_beside(self, ranks: Ranks, minibatch: Minibatch, own: Summary) -> Summary:
+        """The same update on every rank, from gradients that the model has exchanged by itself."""
+        if minibatch and minibatch.sweep_end:
+            self._own_sweeps += 1
+        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
+        whole = bool(minibatch) and minibatch.num_samples == minibatch.global_samples
+        rows = ranks.gather([own.samples, float(whole), sweeps_seen])
+        counts, wholes, sweeps = zip(*rows, strict=True)
+        # Where all ranks have the same minibatch, only rank 0's samples count.
+        shared = all(wholes)
+        counted = round(counts[0] if shared else sum(counts))
+        sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
+        updated = False
+        if counted:
+            # Each rank's gradients were a sum over its part, of which the model has taken the mean.
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, len(rows) / sum(counts))
+            updated = self._update_all(counted, sweep_end, True)
+        elif sweep_end:
+            self._skip(0)
+        return NOTHING if shared and ranks.rank else Summary(own.loss_sum, own.metric_sum, own.samples, updated)
 
     def _update(self, samples: int, counted: int, sweep_end: bool) -> bool:
         """Let the learners learn from gradients over ``samples`` of the ``counted`` ones; the same on every rank."""
@@ -203,6 +263,7 @@ class Trainer:
             nonlocal result
             counts, losses, metrics, sweeps, *votes = zip(*rows, strict=True)
             counted, self.votes = round(sum(counts)), tuple(sum(vote) for vote in votes)
+            self.counted = counted
             # Where ranks fill minibatches by themselves, a sweep is over when its end has come everywhere.
             sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
             if counted:
@@ -250,13 +311,23 @@ class Trainer:
         return summary
 
     def _backward_pieces(self, minibatch: Minibatch) -> Summary:
-        total = NOTHING
-        for piece in self._pieces(minibatch):
-            summary, summed = self._criteria(piece)
-            if summary.samples:
-                summed.backward()
-                total = summary if total is NOTHING else total + summary
+        total, pieces = NOTHING, list(self._pieces(minibatch))
+        for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
+            with self._exchange(now=left == 0):
+                summary, summed = self._criteria(piece)
+                # A rank without a label sample takes part in the exchange that its model makes of gradients.
+                if summary.samples or (self.beside is not None and left == 0 and summed.requires_grad):
+                    summed.backward()
+                if summary.samples:
+                    total = summary if total is NOTHING else total + summary
+        if not pieces and self.beside is not None and self.joins:
+            self._take_part()
         return total
+
+    def _exchange(self, now: bool) -> Any:
+        """A model that exchanges gradients by itself does it with the last piece: ranks may have different numbers."""
+        put_off = None if now or self.beside is None else getattr(self.model, "no_sync", None)
+        return contextlib.nullcontext() if put_off is None else put_off()
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
         if not minibatch or minibatch.num_sequences == 0:
@@ -312,9 +383,19 @@ class Trainer:
         """Go on from a state.
 
         Raises:
-            StateError: it is of other learners, or of a model with other tensors.
+            StateError: it is of other learners, or of a model with other tensors. Nothing has changed then.
         """
-        saved = [len(state["learners"]), sorted(n for n in tensors if n.startswith("model/"))]
+        try:
+            learners, training, workers = list(state["learners"]), state["training"], state["workers"]
+            if type(training) is not bool or not isinstance(workers, Mapping):
+                raise TypeError(f"training {shown(training, 40)}, workers {shown(workers, 40)}")
+            if not all(isinstance(own, Mapping) for own in learners):
+                raise TypeError(f"learners {shown(learners, 80)}")
+        except (KeyError, TypeError) as error:
+            raise StateError(
+                f"expected learners, training and workers in a trainer's state: {shown(error, 200)}"
+            ) from error
+        saved = [len(learners), sorted(n for n in tensors if n.startswith("model/"))]
         current = [len(self.learners), sorted(f"model/{n}" for n in _tensors(self.model))]
         if saved != current:
             raise StateError(
@@ -322,29 +403,80 @@ class Trainer:
                 saved={"learners": saved[0], "model": saved[1]},
                 current={"learners": current[0], "model": current[1]},
             )
-        try:
-            uncompiled(self.model).load_state_dict(
-                {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
-            )
-        except RuntimeError as error:
-            raise StateError(f"expected the state of the same model: {error}") from error
-        for i, (learner, own) in enumerate(zip(self.learners, state["learners"], strict=True)):
-            prefix = f"learner{i}/"
-            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            learner.load_state_dict({**own, "tensors": mine})
-        self._load_workers(tensors, state["workers"])
-        if self.model.training != state["training"]:
-            self.model.train(state["training"])
-
-    def _load_workers(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        own_model = _under("model/", tensors)
+        check_model(self.model, own_model)
+        loads = [
+            learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
+            for i, (learner, own) in enumerate(zip(self.learners, learners, strict=True))
+        ]
         if self._workers is not None:
-            mine = {n.removeprefix("workers/"): t for n, t in tensors.items() if n.startswith("workers/")}
-            self._workers.load_state_dict({**state, "tensors": mine} if state else {})
-        elif state:
+            loads.append(self._workers.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
+        elif workers:
             raise StateError(
-                "expected the state of a trainer that learns alone", saved={"workers": state["way"]}, current={}
+                "expected the state of a trainer that learns alone", saved={"workers": workers.get("way")}, current={}
             )
+        load_model(self.model, own_model)
+        for load in loads:
+            load()
         self._own_sweeps = self.learners[0].sweeps
+        if self.model.training != training:
+            self.model.train(training)
+
+
+class _Nothing(torch.nn.Module):
+    """In the place of a model, with its parameters and buffers: zero, of which every parameter's gradient is zero."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, _: None) -> Any:
+        # Of no elements: zero times a parameter that has become infinite would not be zero.
+        return sum(parameter.reshape(-1)[:0].sum() for parameter in self.parameters() if parameter.requires_grad)
+
+
+def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Whether tensors have the shapes that a model's have; modules that load in a way of their own decide themselves.
+
+    Raises:
+        StateError: they have not; `torch.nn.Module.load_state_dict` would have changed others before it found out.
+    """
+    plain, current = uncompiled(model), _tensors(model)
+    own = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in plain.named_modules(remove_duplicate=False)
+        for name in (*module._parameters, *module._buffers)
+        if not module._load_state_dict_pre_hooks and _loads_plainly(module)
+    }
+    for name in sorted(own & current.keys() & tensors.keys()):
+        mine = current[name]
+        if not torch.nn.parameter.is_lazy(mine) and mine.shape != tensors[name].shape:
+            raise StateError(
+                f"expected the state of the same model, got another shape of `{name}`",
+                saved={"shape": tuple(tensors[name].shape)},
+                current={"shape": tuple(mine.shape)},
+            )
+
+
+def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Load a model's tensors.
+
+    Raises:
+        StateError: they are not those of this model.
+    """
+    try:
+        uncompiled(model).load_state_dict(tensors)
+    except RuntimeError as error:
+        raise StateError(f"expected the state of the same model: {error}") from error
+
+
+def _loads_plainly(module: torch.nn.Module) -> bool:
+    kind = next(kind for kind in type(module).__mro__ if "_load_from_state_dict" in vars(kind))
+    return kind.__module__.startswith("torch.nn.")
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _check_one_each(what: str, numbers: Any) -> None:

@@ -1,11 +1,14 @@
 """`ArrayDeserializer`: what goes in comes out, as views."""
 
+import os
+
 import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import feedline as fl
 from feedline.data import Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
@@ -131,3 +134,34 @@ def test_wrong_arguments():
         ArrayDeserializer({"x": np.zeros(3)}, x=np.zeros(3))
     with pytest.raises(IndexError, match="from 0 to 0, got 1"):
         ArrayDeserializer(x=np.zeros(3)).read(1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
+    """By whatever reads it: copies, now or ahead, and the digest in a state; rows that read as zeros too."""
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(1, 80_001).reshape(20_000, 4))
+    content = path.read_bytes()
+    source = fl.MinibatchSource(fl.open_corpus(path), shuffle=False)
+    source._ahead.threshold = 0 if ahead else 1 << 60
+    for _ in range(3):
+        source.next_minibatch(100)
+    source.state_dict()  # holds a digest of the content, which is made once
+    os.truncate(path, 128 + 32 * 5000)
+    with pytest.raises(DataError, match="cut to 160128 bytes"):
+        for minibatch in source.minibatches(100):  # those that were copied already
+            assert minibatch["x"].rows[:, 0].tolist() == (4 * minibatch.ids + 1).tolist()
+    state = source.state_dict()
+    assert state["sequence"] <= 500
+    for size in (100, 100, 10_000):
+        with pytest.raises(DataError, match="cut to 160128 bytes") as caught:
+            source.next_minibatch(size)
+        assert caught.value.path == str(path)
+        assert source.state_dict() == state
+    with pytest.raises(DataError, match="cut to 160128 bytes"):
+        source.corpus.digest()
+    with pytest.raises(DataError, match="cut to 160128 bytes"):
+        fl.ArrayDeserializer(x=source.corpus.read(0)["x"].rows)
+    path.write_bytes(content)
+    assert source.next_minibatch(100).ids[0] == state["sequence"]
+    source.close()

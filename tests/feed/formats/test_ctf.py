@@ -102,7 +102,7 @@ def test_cntk_answers(case, text_file):
         for s in case["streams"]
     }
     names = {"skipSequenceIds": "skip_sequence_ids", "maxErrors": "max_errors", "chunkSizeInBytes": "chunk_size"}
-    options = {names[k]: v for k, v in case["options"].items()}
+    options = {names[k]: v for k, v in case["options"].items()} | {"fill_missing": True}
     expected = case["expect"]
     if "error" in expected:
         with pytest.raises((fl.DataError, fl.SchemaError)):
@@ -460,15 +460,32 @@ def test_file_that_is_cut_short_under_the_reader(text_file):
 def test_memory_limit(text_file):
     # Eight bytes of text ask for four megabytes each.
     path = text_file("|x 1\n" * 10)
-    corpus = fl.CTFDeserializer(path, x=fl.Stream(1_000_000), memory=10_000_000)
+    wide = {"x": fl.Stream(1_000_000)}
+    corpus = fl.CTFDeserializer(path, wide, fill_missing=True, memory=10_000_000)
     with pytest.raises(fl.DataError, match=r"at most 10000000 bytes .*\(memory\), got 12000") as caught:
         corpus.read(0)
     assert "chunk_size" in caught.value.hint
     assert caught.value.sequence == 2
-    assert fl.CTFDeserializer(path, x=fl.Stream(1_000_000), memory=50_000_000).read(0)["x"].rows.shape == (
-        10,
-        1_000_000,
-    )
+    generous = fl.CTFDeserializer(path, wide, fill_missing=True, memory=50_000_000)
+    assert generous.read(0)["x"].rows.shape == (10, 1_000_000)
+
+
+def test_missing_values_are_an_error_unless_they_are_to_be_filled(text_file):
+    """A typing error in a declared shape used to train on zeros."""
+    path = text_file("|x 1 2 |y 0:1\n|x 3 |y 1:1\n|x 4 5 |y\n")
+    source = fl.MinibatchSource(fl.CTFDeserializer(path, XY), shuffle=False)
+    with pytest.raises(fl.DataError, match="expected 2 values for stream `x`, got 1") as caught:
+        source.next_minibatch(3)
+    assert (caught.value.path, caught.value.line, caught.value.byte) == (str(path), 2, 14)
+    assert (caught.value.sequence, caught.value.stream) == (1, "x")
+    assert "fill_missing=True" in str(caught.value)
+    listed = path.parent / "listed.jsonl"
+    source = fl.MinibatchSource(fl.CTFDeserializer(path, XY), shuffle=False, on_error="skip", quarantine=listed)
+    assert source.next_minibatch(3).ids.tolist() == [0, 2]
+    assert json.loads(listed.read_text())["sequence"] == 1
+    source = fl.MinibatchSource(fl.CTFDeserializer(path, XY, fill_missing=True), shuffle=False)
+    assert source.next_minibatch(3)["x"].rows.tolist() == [[1, 2], [3, 0], [4, 5]]
+    assert pickle.loads(pickle.dumps(fl.CTFDeserializer(path, XY, fill_missing=True))).read(0).errors == {}
 
 
 # ---------------------------------------------------------------------------------------------- max_errors

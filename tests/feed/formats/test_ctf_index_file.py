@@ -192,6 +192,47 @@ def test_damage_found_late_is_repaired(text_file, builds):
     assert len(builds) == 2
 
 
+@pytest.mark.parametrize("where", [0, 8, 11, 15, 16, 19, 20])
+@pytest.mark.parametrize("bit", [1, 64])
+def test_an_index_that_is_changed_in_place_while_it_is_in_use(text_file, where, bit):
+    """Nobody should; whoever does, gets the right sequences, as they are looked for anew."""
+    path = text_file(TEXT)
+    good = open_corpus(path, cache=False)
+    which = np.array([7, 3, 150])
+    expected = content(good), [s.tolist() for s in good.select(which)["x"]], good.lengths(which).tolist()
+
+    def answers(corpus):
+        return content(corpus), [s.tolist() for s in corpus.select(which)["x"]], corpus.lengths(which).tolist()
+
+    corpus = open_corpus(path)
+    assert answers(corpus) == expected
+    (file,) = index_files(path.parent)
+    at = 128 + 24 * 7 + where
+    with file.open("r+b") as index:
+        index.seek(at)
+        (byte,) = index.read(1)
+        index.seek(at)
+        index.write(bytes([byte ^ bit]))
+    for _ in range(2):
+        assert answers(corpus) == expected
+
+
+def test_an_index_that_changes_between_the_check_and_the_use(text_file, monkeypatch):
+    path = text_file(TEXT)
+    corpus = open_corpus(path)
+
+    def changed(self, chunk):
+        entries = real(self, chunk).copy()
+        entries["size"][3] = 2**31
+        return entries
+
+    real = ctf_index.CtfIndex.entries
+    monkeypatch.setattr(ctf_index.CtfIndex, "entries", changed)
+    with pytest.raises(fl.DataError, match=r"an index that stays as it was checked.*outside the text") as caught:
+        corpus.read(0)
+    assert caught.value.path == str(path)
+
+
 # ---------------------------------------------------------------------------------------------- places
 
 
@@ -243,6 +284,27 @@ def test_read_only_folder_falls_back_to_the_users_cache(mounted, tmp_path, monke
     assert content(corpus) == content(open_corpus(path, cache=False))
     with pytest.raises(fl.DataError, match="expected to write an index"):
         open_corpus(path, cache=folder)
+
+
+def test_a_folder_in_the_place_of_the_index(text_file, tmp_path, monkeypatch):
+    """It is left alone: the index goes to the user's cache, or where no other place is allowed, an error says so."""
+    path = text_file(TEXT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = content(open_corpus(path))
+    (index,) = index_files(path.parent)
+    index.unlink()
+    index.mkdir()
+    assert content(open_corpus(path)) == expected
+    assert index.is_dir()
+    assert len(index_files(tmp_path / "cache" / "feedline")) == 1
+    own = tmp_path / "own"
+    open_corpus(path, cache=own)
+    (index,) = index_files(own)
+    index.unlink()
+    index.mkdir()
+    with pytest.raises(fl.DataError, match="expected to write an index to"):
+        open_corpus(path, cache=own)
+    assert debris(tmp_path) == []
 
 
 def test_full_disk_is_an_error_without_debris(mounted, tmp_path):

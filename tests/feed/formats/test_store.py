@@ -249,7 +249,8 @@ def test_opening_reads_the_manifest_only(small, monkeypatch):
     store.digest()
     assert opened == []
     store.read(0)
-    assert len(opened) == 1
+    # The part and the lengths; what Arrow is shown is no file.
+    assert len([descriptor for descriptor, *_ in opened if descriptor >= 0]) == 2
 
 
 def advice_of(path):
@@ -268,13 +269,13 @@ def test_advice_is_taken(small):
     path, data = small
     store = StoreDeserializer(path)
     store.read(0)
-    assert advice_of(path) == {"rr"}
+    assert advice_of(path / "part-") == {"rr"}
     store.advise("sequential")
-    assert advice_of(path) == {"sr"}
+    assert advice_of(path / "part-") == {"sr"}
     assert_same(everything(store), data)
-    assert advice_of(path) == {"sr"}
+    assert advice_of(path / "part-") == {"sr"}
     store.advise("random", 2)
-    assert advice_of(path) == {"sr", "rr"}
+    assert advice_of(path / "part-") == {"sr", "rr"}
     store.advise("willneed", 2)
     with pytest.raises(ValueError, match="one of random"):
         store.advise("often")
@@ -641,17 +642,8 @@ def test_offsets_past_the_rows_are_noticed(small):
     at = raw.find(offsets.tobytes()) + 8 * (len(offsets) - 1)
     raw[at : at + 8] = (10**12).to_bytes(8, "little")
     file.write_bytes(raw)
-    with pytest.raises(DataError, match="expected 3000000000000 elements of float64 in a buffer of"):
+    with pytest.raises(DataError, match="expected 0 samples in sequence 4 of those read, got 999999999994"):
         StoreDeserializer(path).read(0)
-
-
-def test_sparse_indices_out_of_range_are_noticed_when_verified(tmp_path):
-    value = Value.one_hot([1, 0], 2)
-    value.indices[0] = 7
-    with StoreWriter(tmp_path / "a", Schema({"y": Stream(2, sparse=True)})) as writer:
-        writer.write({"y": value})
-    with pytest.raises(DataError, match=r"indices in \[0, 2\), got 0 to 7"):
-        StoreDeserializer(tmp_path / "a", verify=True).read(0)
 
 
 def test_damage_says_where(small):
@@ -664,7 +656,7 @@ def test_damage_says_where(small):
     at = raw.find(offsets.tobytes(), start)
     raw[at + 8 : at + 16] = (10**12).to_bytes(8, "little")
     file.write_bytes(raw)
-    with pytest.raises(DataError, match="never fall, got 1000000000000 before") as caught:
+    with pytest.raises(DataError, match="never fall, got 1000000000000 then 1 at entries 1 and 2") as caught:
         StoreDeserializer(path).read(0)
     assert (caught.value.path, caught.value.byte, caught.value.stream) == (str(file), start, "t")
 
@@ -688,7 +680,7 @@ def test_a_compressed_part_is_refused(small):
         row["bytes"] = size
 
     forge(path, one_chunk)
-    with pytest.raises(DataError, match="got compressed or foreign ones"):
+    with pytest.raises(DataError, match="expected an uncompressed Arrow record batch"):
         StoreDeserializer(path).read(0)
 
 

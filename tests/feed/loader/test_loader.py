@@ -234,7 +234,7 @@ def test_a_state_that_does_not_fit_is_refused(change, says):
     "damage",
     [
         {"sweep": -1},
-        {"sequence": 50},
+        {"sequence": 51},
         {"sequence": "3"},
         {"sweep": None},
         {"delivered": [[1]]},
@@ -405,9 +405,15 @@ def test_a_path_is_a_dataset(corpora, name):
     other.load_state_dict(json.loads(json.dumps(again.state_dict())))
     for _ in iterator:
         ended = again.state_dict()
+    assert (ended["sweep"], ended["sequence"]) == (0, 40)
+    at_the_end = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
+    at_the_end.load_state_dict(ended)
+    assert list(at_the_end) == []
+    ended = again.state_dict()
     assert (ended["sweep"], ended["sequence"]) == (1, 0)
     assert flat(batch["y"] for batch in other) == labels[14:]
     second = flat(batch["y"] for batch in other)
+    assert flat(batch["y"] for batch in at_the_end) == second
     assert second == flat(batch["y"] for batch in loader)
     assert second != labels
 
@@ -542,7 +548,7 @@ def test_one_batch_travels_while_another_is_used(monkeypatch, fails):
             break
         states.append(loader.state_dict()["sequence"])
     assert got == [[0, 1], [2, 3], [4, 5] if fails is None else "error", [6, 7]]
-    assert states == ([2, 4, 6, 0] if fails is None else [2, 4, 4, 4])
+    assert states == ([2, 4, 6, 8] if fails is None else [2, 4, 4, 4])
     assert log[:3] == [("start", [0, 1]), ("finish", [0, 1]), ("start", [2, 3])]
     assert loader.state_dict()["sweep"] == 1
     with pytest.raises(StopIteration):

@@ -327,7 +327,7 @@ def test_a_forked_copy_is_inert(pool, gate):
                 text += str(error).encode()
         pool.close()
         pool.cancel()
-        pool.__del__()
+        pool._end()
         os.write(writing, text)
         os._exit(0 if np.all(kept == 3) else 1)
     _, status = os.waitpid(pid, 0)
@@ -352,4 +352,3 @@ def test_closing_waits_for_a_running_unit_then_kills(gate, tmp_path):
         gate.held()
         pool._crew.close(0.1)
         assert not any(map(alive, pids))
-        pool._closed = True

@@ -68,18 +68,27 @@ def corpus_of(config: Any, max_errors: int) -> TextCorpus:
         raise CompatError(
             f"expected the options {', '.join(sorted(_OPTIONS))} of a text reader, got {', '.join(sorted(unknown))}"
         )
-    streams = {
-        name: Stream(
-            int(given["dim"]),
-            sparse=given["format"] == "sparse",
-            field=given["alias"],
-            defines_size=bool(given["definesMBSize"]),
-        )
-        for name, given in config["input"].items()
-    }
+    try:
+        streams = {
+            name: Stream(
+                int(given["dim"]),
+                sparse=given["format"] == "sparse",
+                field=given["alias"],
+                defines_size=bool(given["definesMBSize"]),
+            )
+            for name, given in config["input"].items()
+        }
+        file = config["file"]
+    except (KeyError, AttributeError, TypeError, OverflowError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {what}; "
+            "make it with cntk.io.CTFDeserializer"
+        ) from error
     return TextCorpus(
-        [config["file"]],
+        [file],
         streams,
+        fill_missing=True,  # CNTK's rule
         skip_sequence_ids=bool(config.get("skipSequenceIds", False)),
         max_errors=int(config.get("maxErrors", max_errors)),
         chunk_size=int(config.get("chunkSizeInBytes", 32 << 20)),

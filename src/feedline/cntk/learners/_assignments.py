@@ -39,7 +39,9 @@ class Assignments:
             )
         missing = [p for p in parameters if p not in update.parameters]
         if missing:
-            raise RuntimeError(f"expected update_func to return a function of all parameters, got one without {missing}")
+            raise RuntimeError(
+                f"expected update_func to return a function of all parameters, got one without {missing}"
+            )
         nodes = topological([v.node for v in update.outputs])
         assigned = [node.inputs[0] for node in nodes if node.op == "assign"]
         own = dict.fromkeys(node for node in assigned if node.op == "constant")

@@ -181,7 +181,7 @@ class Function(Described):
         others = [p for p in changes if p not in own]
         if others:
             raise ValueError(
-                f"expected placeholders of the function, {', '.join(p.label for p in own) or 'of which there are none'}, "
+                f"expected placeholders of the function, {', '.join(p.label for p in own) or 'which has none'}, "
                 f"got {', '.join(p.label for p in others)}"
             )
         replace_in_place(self._roots, changes)

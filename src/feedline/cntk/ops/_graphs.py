@@ -13,7 +13,7 @@ from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_grad
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made
 from feedline.cntk.ops._user_function import UserFunction
-from feedline.cntk.variables import Constant, variable_of
+from feedline.cntk.variables import variable_of
 
 
 def combine(*operands: Any, name: str = "") -> Function:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk._seeds import pass_over

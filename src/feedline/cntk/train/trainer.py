@@ -19,10 +19,10 @@ from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
-from feedline.errors import CompatError, StateError
+from feedline.errors import CompatError, StateError, shown
 from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
-from feedline.train.ranks import Ranks, rank, restore_random_state
+from feedline.train.ranks import Ranks, checked_random_state, rank
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern
 
@@ -300,17 +300,23 @@ class Trainer:
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
+            try:
+                external: dict[str, Any] = _unflat(state["external"], tensors)
+                begin = checked_random_state(state["random"], rank())
+                trainer = state["trainer"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateError(
+                    f"expected a checkpoint of feedline.cntk in {path}, got another: {shown(error, 200)}"
+                ) from error
             own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
-            trainer = state["trainer"]
             if state["version"] == _FIRST:
                 own, trainer = in_present_order(own, trainer, self._learners, self._roots())
             self.modern.load_state_dict(own, trainer)
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
                 self.modern.model.carry_on(carried)
-            restore_random_state(state["random"])
+            begin()
         self._last = NOTHING
-        external: dict[str, Any] = _unflat(state["external"], tensors)
         return external
 
 
@@ -334,7 +340,21 @@ def saved_samples(path: Path) -> int:
         RuntimeError: as `saved_state`.
     """
     with checkpoint_errors():
-        return int(saved_state(path)["trainer"]["learners"][0]["samples"])
+        state = saved_state(path)
+        try:
+            return int(state["trainer"]["learners"][0]["samples"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StateError(f"expected a trainer's state in {path}, got another: {shown(error, 200)}") from error
+
+
+def check_whole(path: Path) -> None:
+    """Read all of a checkpoint's tensors.
+
+    Raises:
+        RuntimeError: it is missing, or damaged anywhere.
+    """
+    with checkpoint_errors():
+        load_tensors(path)
 
 
 def _is_model(name: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from feedline.cntk.train._configs import (
     TestConfig,
     every,
 )
-from feedline.cntk.train.trainer import Trainer, saved_samples
+from feedline.cntk.train.trainer import Trainer, check_whole, saved_samples
 
 __all__ = [
     "CheckpointConfig",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 _SOURCE = "TrainingMinibatchSource"
+_log = logging.getLogger("feedline")
 
 
 class TrainingSession:
@@ -225,7 +227,8 @@ class TrainingSession:
         found = [] if name is None else _checkpoints(name)
         if not found:
             return
-        newest = max(found, key=lambda path: (saved_samples(Path(f"{path}.ckp")), path == name))
+        newest = self.trainer._ranks.first(lambda: _newest(found, str(name)))
+        newest = self.trainer._ranks.tell(newest)[0]
         print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)
         self.source.restore_from_checkpoint(self.trainer.restore_from_checkpoint(newest)[_SOURCE])
         for action in self._actions:
@@ -301,6 +304,31 @@ def _checkpoints(name: str) -> list[str]:
     parent, stem = Path(name).parent, re.escape(Path(name).name)
     files = parent.glob("*.ckp") if parent.is_dir() else []
     return [str(path)[: -len(".ckp")] for path in files if re.fullmatch(rf"{stem}\d*\.ckp", path.name)]
+
+
+def _newest(found: Sequence[str], name: str) -> str:
+    """The whole checkpoint of most samples, of two alike the one without a number; warns of those passed over.
+
+    Raises:
+        RuntimeError: none of them is whole.
+    """
+    told: list[tuple[int, bool, str]] = []
+    errors = []
+    for path in found:
+        try:
+            told.append((saved_samples(Path(f"{path}.ckp")), path == name, path))
+        except RuntimeError as error:
+            errors.append(error)
+    for _, _, path in sorted(told, reverse=True):
+        try:
+            check_whole(Path(f"{path}.ckp"))
+        except RuntimeError as error:
+            errors.append(error)
+            continue
+        for passed in errors:
+            _log.warning("passing over a checkpoint: %s", passed)
+        return path
+    raise errors[0]
 
 
 def __getattr__(name: str) -> Any:

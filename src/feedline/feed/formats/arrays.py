@@ -1,11 +1,14 @@
-"""Arrays in memory, or mapped by NumPy, as a corpus.
+"""Arrays in memory, mapped by NumPy, or read from elsewhere when they are sliced, as a corpus.
 
-C-contiguous arrays are never copied: a chunk is a view, and a memory map stays one. Lists of sequences are
-packed once into one array. Reading a chunk costs a few microseconds and no I/O.
+Arrays are never copied, whatever their strides: a chunk is a view, a memory map stays one, and windows that slide over
+tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
+microseconds and no I/O; of data that is read when it is sliced (see `lazy`), a read of the chunk.
 """
 
 from __future__ import annotations
 
+import mmap
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.value import SparseValue, as_arrays
+from feedline.data.value import DenseValue, SparseValue, as_arrays
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
+from feedline.feed.formats.seals import seals_of
 from feedline.feed.protocol import ChunkInfo, Deserializer
+
+_WORTH_TELLING = 64 << 20  # bytes
 
 
 class ArrayDeserializer(Deserializer):
@@ -24,8 +31,10 @@ class ArrayDeserializer(Deserializer):
 
     The schema is inferred: dtype and shape of a stream are those of its data. Data of a stream may be
 
-    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps too), or anything on the CPU
-      with ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied if C-contiguous;
+    - an array ``(N, *shape)``, one sample a sequence: NumPy (memory maps and any views too), or anything on the CPU
+      with ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied;
+    - anything else with ``shape``, ``dtype`` and slicing, such as an HDF5 dataset or a Zarr array: read chunk by chunk
+      when needed, never as a whole. Such a corpus has no random access: it is shuffled in windows;
     - a SciPy sparse matrix ``(N, classes)``, one sample a sequence; the entries of a CSR matrix with int32
       indices are not copied;
     - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` a sequence;
@@ -34,7 +43,8 @@ class ArrayDeserializer(Deserializer):
 
     Args:
         streams: data by stream name.
-        chunk_sequences: sequences in a chunk; the last one may be shorter.
+        chunk_sequences: sequences in a chunk; the last one may be shorter. None: 65536, or, where data is read when it
+            is sliced, as many as make 32 MiB of it, in whole blocks as they are stored.
         defines_size: name of the stream whose lengths count against the minibatch budget; None: the longest
             stream of each sequence.
         arrays: more data, by stream name.
@@ -47,6 +57,7 @@ class ArrayDeserializer(Deserializer):
     """
 
     random_access = True
+    sliceable = True
     name = "arrays"
 
     def __init__(
@@ -54,32 +65,38 @@ class ArrayDeserializer(Deserializer):
         streams: Mapping[str, Any] | None = None,
         /,
         *,
-        chunk_sequences: int = 65536,
+        chunk_sequences: int | None = None,
         defines_size: str | None = None,
         **arrays: Any,
     ) -> None:
-        if chunk_sequences < 1:
+        if chunk_sequences is not None and chunk_sequences < 1:
             raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
         data = {**(streams or {}), **arrays}
         if len(data) < len(streams or {}) + len(arrays):
             raise SchemaError(f"expected each stream once, got twice: {', '.join(set(streams or {}) & set(arrays))}")
         if defines_size is not None and defines_size not in data:
             raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
-        self._values = {name: _as_value(name, given) for name, given in data.items()}
-        self.schema = Schema(
-            {
-                name: Stream(value.shape, value.dtype, value.is_sparse, defines_size=name == defines_size)
-                for name, value in self._values.items()
-            }
-        )
-        counts = {name: value.num_sequences for name, value in self._values.items()}
+        self._columns = {
+            name: LazyRows(name, given) if is_lazy(given) else _as_value(name, given) for name, given in data.items()
+        }
+        self._values = {name: column for name, column in self._columns.items() if isinstance(column, Value)}
+        lazy = [column for column in self._columns.values() if isinstance(column, LazyRows)]
+        self.schema = Schema({name: _stream(c, name == defines_size) for name, c in self._columns.items()})
+        counts = {name: len(column) for name, column in self._columns.items()}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
             raise SchemaError(f"expected the same number of sequences in all streams, got: {listed}")
         self._count = next(iter(counts.values()))
         if self._count == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
-        self._step = int(chunk_sequences)
+        if lazy:
+            self.random_access = self.sliceable = False
+        every = [array for value in self._values.values() for array in as_arrays(value) if array is not None]
+        maps = [found for found in map(_map_of, every) if found is not None]
+        self.in_memory = not lazy and not maps
+        self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
+        self._step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
+        self._seals = seals_of(every)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
@@ -90,38 +107,58 @@ class ArrayDeserializer(Deserializer):
             sequences = np.diff(bounds)
             lengths = self.lengths(np.arange(self._count)) if self._ragged() else None
             samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
-            sizes = sum(_cumulative_bytes(value)(bounds) for value in self._values.values())
+            sizes = sum(_cumulative_bytes(column)(bounds) for column in self._columns.values())
             stored = np.diff(np.asarray(sizes))
             rows = zip(sequences.tolist(), samples.tolist(), stored.tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``."""
+        """Views of the sequences of chunk number ``chunk``, or what was read of them now.
+
+        Raises:
+            DataError: data that is read when it is sliced cannot be read, or is not what was promised.
+        """
         start = chunk * self._step
         if not 0 <= start < self._count:
             raise IndexError(f"expected a chunk number from 0 to {len(self.chunks()) - 1}, got {chunk}")
-        stop = min(start + self._step, self._count)
-        return Chunk(self.schema, {name: value.slice(start, stop) for name, value in self._values.items()})
+        return self.read_slice(chunk, 0, min(self._step, self._count - start))
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """The same of the sequences ``start:stop`` of chunk number ``chunk``."""
+        a, b = chunk * self._step + start, chunk * self._step + stop
+        values = {
+            name: column.slice(a, b) if isinstance(column, Value) else Value.from_dense(column[a:b])
+            for name, column in self._columns.items()
+        }
+        return Chunk(self.schema, values, seals=self._seals)
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
         ragged = self._ragged()
         if not ragged:
             return None
-        all_ragged = len(ragged) == len(self._values) or self.schema.size_stream is not None
+        all_ragged = len(ragged) == len(self._columns) or self.schema.size_stream is not None
         longest = np.zeros(len(ordinals), np.int64) if all_ragged else np.ones(len(ordinals), np.int64)
         for value in ragged:
             bounds = value.offsets
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
 
+    def paths(self) -> list[str]:
+        """The files that NumPy has mapped."""
+        return self._mapped
+
     def digest(self) -> str:
         """32 hex digits over counts, sizes and three blocks of each array."""
         digest = ContentDigest()
-        for value in self._values.values():
-            digest.numbers(value.num_sequences, value.num_samples)
-            for array in as_arrays(value):
+        for column in self._columns.values():
+            if isinstance(column, LazyRows):
+                digest.numbers(len(column), len(column))
+                digest.array(column)
+                continue
+            digest.numbers(column.num_sequences, column.num_samples)
+            for array in as_arrays(column):
                 if array is not None:
                     digest.array(array)
         return digest.hexdigest()
@@ -129,8 +166,14 @@ class ArrayDeserializer(Deserializer):
     def _ragged(self) -> list[Value]:
         """The values with lengths of their own among those that count against the minibatch budget."""
         size = self.schema.size_stream
-        counted = self._values.values() if size is None else [self._values[size]]
+        counted = [value for name, value in self._values.items() if size in (None, name)]
         return [value for value in counted if not value.one_sample_each]
+
+
+def _stream(column: Value | LazyRows, defines_size: bool) -> Stream:
+    if isinstance(column, Value):
+        return Stream(column.shape, column.dtype, column.is_sparse, defines_size=defines_size)
+    return Stream(column.stream.shape, column.stream.dtype, defines_size=defines_size)
 
 
 def _as_value(name: str, data: Any) -> Value:
@@ -152,6 +195,8 @@ def _as_value(name: str, data: Any) -> Value:
 
 
 def _convert(data: Any) -> Value:
+    if isinstance(data, DenseValue) and not data.one_sample_each and not data.rows.flags.c_contiguous:
+        return DenseValue(_packed(data.rows), data.offsets)
     if isinstance(data, Value):
         return data
     if hasattr(data, "tocsr"):
@@ -180,7 +225,19 @@ def _from_array(array: NDArray[Any]) -> Value:
         raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
     if array.dtype.kind not in "biufc":
         raise TypeError(f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices")
-    return Value.from_dense(np.ascontiguousarray(array))
+    return Value.from_dense(array)
+
+
+def _packed(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows without gaps; says so where that takes much more memory than the view did."""
+    lies_in = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
+    if rows.nbytes > max(_WORTH_TELLING, 2 * lies_in):
+        warnings.warn(
+            f"rows of sequences of several samples are copied, as they are a view with strides {rows.strides}: "
+            f"{rows.nbytes} bytes in place of the {lies_in} that they lie in",
+            stacklevel=2,
+        )
+    return np.ascontiguousarray(rows)
 
 
 def _from_list(items: Sequence[Any]) -> Value:
@@ -197,8 +254,10 @@ def _from_list(items: Sequence[Any]) -> Value:
     return Value.from_sequences(arrays)
 
 
-def _cumulative_bytes(value: Value) -> Any:
+def _cumulative_bytes(value: Value | LazyRows) -> Any:
     """A function from ordinals (n,) to the bytes of all rows before each of them."""
+    if isinstance(value, LazyRows):
+        return lambda ordinals: ordinals * value.row_bytes
 
     def before(ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = ordinals if value.one_sample_each else value.offsets[ordinals]
@@ -207,3 +266,10 @@ def _cumulative_bytes(value: Value) -> Any:
         return rows * (value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64)))
 
     return before
+
+
+def _map_of(array: Any) -> Any:
+    """The file mapped by NumPy or through `mmap` that an array is a view of; None if it is in memory."""
+    while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return array

@@ -8,13 +8,26 @@ place, far from the blocks, is not.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from feedline import _native
 
 BLOCK = 64 << 10
 """Bytes of each of the three blocks."""
+
+
+class Rows(Protocol):
+    """An array, or what is read like one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 class ContentDigest:
@@ -27,14 +40,15 @@ class ContentDigest:
         """Add integers."""
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
-    def array(self, array: NDArray[Any]) -> None:
+    def array(self, array: Rows) -> None:
         """Add the size of an array and blocks of whole rows from its head, middle and tail."""
         self.numbers(array.nbytes, len(array))
         if array.nbytes == 0:
             return
         rows = max(1, BLOCK * len(array) // array.nbytes)
         for start in _block_starts(len(array), rows):
-            self._hash.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+            # A copy, as the array may be mapped from a file that was cut: a DataError then.
+            self._hash.update(_native.copied(np.asarray(array[start : start + rows])).tobytes())
 
     def file(self, file: BinaryIO, size: int) -> None:
         """Add the size of a file and blocks from its head, middle and tail."""

@@ -5,6 +5,7 @@ Parsed by Arrow block by block, so memory is bounded by some blocks. A row is a 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.files import open_file
 
 
 def read_csv_chunks(
@@ -66,7 +68,7 @@ def read_csv_chunks(
     schema: Schema | None = None
     first = 0
     try:
-        with pa.OSFile(name) as file:
+        with open_file(name, -1) as file:
             reader = csv.open_csv(
                 file,
                 read_options=csv.ReadOptions(block_size=block_bytes, use_threads=False),
@@ -98,7 +100,7 @@ def _header(path: str, delimiter: str) -> list[str]:
     import csv
 
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_file(path, -1), encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, delimiter=delimiter), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"expected a CSV file with a header: {error}", path=path) from error

@@ -1,10 +1,10 @@
 """CNTK text format (CTF): a `Deserializer` over one or several text files.
 
-Guarantees: CNTK's grammar and chunks; numbers rounded correctly; a sequence that cannot be read keeps its place and
-says why; nothing outside the declared streams is looked at; text is read with pread, never mapped, and a file that
-changes under the reader is an error, not a crash. Costs: the first opening reads the files once to index them (see
-`ctf_index`), later ones read O(chunks); reading a chunk costs its text, its columns, and about 1 ns a byte of text.
-Reading releases the GIL.
+Guarantees: CNTK's grammar and chunks; numbers rounded correctly; no value is made up unless `fill_missing` asks for
+it; a sequence that cannot be read keeps its place and says why; nothing outside the declared streams is looked at; text
+is read with pread, never mapped, and a file that changes under the reader is an error, not a crash. Costs: the first
+opening reads the files once to index them (see `ctf_index`), later ones read O(chunks); reading a chunk costs its text,
+its columns, and about 1 ns a byte of text. Reading releases the GIL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from feedline.feed.bounded import PerProcess
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
 from feedline.feed.formats.files import PathLike, list_files, open_file
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
 _GAP = 64 << 10  # bytes read in vain rather than asked for separately
@@ -50,6 +50,8 @@ class CTFDeserializer(Deserializer):
             sparse one may use; dtype float32 or float64. Fields that no stream names are passed over.
         skip_sequence_ids: every line is a sequence of its own, ids or not.
         lenient: accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
+        fill_missing: CNTK's rule for dense samples with fewer values than declared: the rest is zero. False: such a
+            sample is an error.
         max_errors: 0: a sequence with an error is unreadable as a whole. Above: CNTK's row dropping; bad samples
             are dropped, up to so many errors (CNTK counts up to three for one bad row) over the life of this
             object, each chunk's counted once; one more, or a stream left without samples, is a `DataError`.
@@ -72,10 +74,11 @@ class CTFDeserializer(Deserializer):
         *,
         skip_sequence_ids: bool = False,
         lenient: bool = False,
+        fill_missing: bool = False,
         max_errors: int = 0,
         chunk_size: int = 32 << 20,
         cache: Cache = True,
-        memory: int = 2 << 30,
+        memory: int = CHUNK_MEMORY,
         progress: Progress | None = None,
         **stream_kwargs: Stream,
     ) -> None:
@@ -92,13 +95,14 @@ class CTFDeserializer(Deserializer):
         self._arguments = {
             "skip_sequence_ids": skip_sequence_ids,
             "lenient": lenient,
+            "fill_missing": fill_missing,
             "max_errors": max_errors,
             "chunk_size": chunk_size,
             "cache": cache,
             "memory": memory,
         }
         self._lenient = lenient
-        self._parser = _make_parser(self.schema, lenient, memory)
+        self._parser = _make_parser(self.schema, lenient, fill_missing, memory)
         size_stream = self.schema.size_stream
         field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
         options = IndexOptions(field, skip_sequence_ids, lenient, chunk_size)
@@ -133,6 +137,10 @@ class CTFDeserializer(Deserializer):
             content.update(repr((head.file_size, head.sample, head.sequences, head.flags)).encode())
             content.update(file.index.table.tobytes())
         return content.hexdigest()
+
+    def paths(self) -> list[str]:
+        """The text."""
+        return [str(file.path) for file in self._files]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of sequences: their rows, or those that name the stream which defines the size."""
@@ -252,10 +260,18 @@ class CTFDeserializer(Deserializer):
             np.ascontiguousarray(entries["samples"]),
             0,
         )
-        if self._max_errors == 0:
-            streams, _, found, _ = self._parser.parse(*arguments, -1)
-        else:
-            streams, found = self._parse_counting(chunk, arguments)
+        try:
+            if self._max_errors == 0:
+                streams, _, found, _ = self._parser.parse(*arguments, -1)
+            else:
+                streams, found = self._parse_counting(chunk, arguments)
+        except ValueError as error:
+            # The text was compared with the index, and the index with its checksums.
+            raise DataError(
+                f"expected an index that stays as it was checked, got one that changes: {error}",
+                path=str(file.path),
+                hint="open it again",
+            ) from error
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:
@@ -410,7 +426,7 @@ def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress
     return files
 
 
-def _make_parser(schema: Schema, lenient: bool, memory: int) -> Any:
+def _make_parser(schema: Schema, lenient: bool, fill: bool, memory: int) -> Any:
     fields: dict[str, str] = {}
     for name, stream in schema.items():
         field = stream.field or name
@@ -434,6 +450,7 @@ def _make_parser(schema: Schema, lenient: bool, memory: int) -> Any:
         [stream.dtype == np.float64 for stream in schema.values()],
         -1 if size_stream is None else list(schema).index(size_stream),
         lenient,
+        fill=fill,
         memory_limit=memory,
     )
 

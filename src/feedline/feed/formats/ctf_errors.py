@@ -26,6 +26,7 @@ FATAL = {"memory_limit", "errors_exhausted"}
 _SKIP = 'pass on_error="skip" to the source to drop such sequences and count them'
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
 _SHAPE = "if the data is right, declare a larger shape"
+_FILL = "fill_missing=True fills such samples up with zeros, as CNTK does; or declare the shape that the file has"
 _BLOCK = 1 << 20
 _SHOWN = 1 << 10  # bytes of a row that are looked at for what it holds
 _FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
@@ -36,6 +37,7 @@ _SENTENCES = {
     "bad_name": ("expected a stream name behind `|`, got {c}", None),
     "empty_row": ("expected at least one sample of the declared streams in a row, got none", None),
     "too_many_values": ("expected at most {e} values for stream `{s}`, got {g}", _SHAPE),
+    "too_few_values": ("expected {e} values for stream `{s}`, got {g}", _FILL),
     "bad_number": ("expected a number for stream `{s}`, got {c}", None),
     "bad_index": ("expected a sparse index for stream `{s}`, got {c}", _KIND),
     "index_too_large": ("expected a sparse index below {e} for stream `{s}`, got {g}", _SHAPE),

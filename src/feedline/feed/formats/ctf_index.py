@@ -1,7 +1,8 @@
 """The index of a CTF file: where its sequences are and how they are chunked, built once and kept on disk.
 
 Guarantees: an index is used only if it belongs to these options and to this very file (size, modification time,
-checksum of its head, middle and tail); a stale or damaged one is built anew; entries are compared with their
+checksum of its head, middle and tail) and was written by this user, by root or by the owner of the text; a stale or
+damaged one is built anew; entries are compared with their
 checksum, their chunk and the file's size before their first use; writing is atomic, so that several processes may
 build one index at the same time. Costs: building reads the file once, at about the speed of the disk, and holds one
 block of it; opening reads O(chunks); the entries, 24 bytes a sequence, stay in the mapped index file.
@@ -33,10 +34,10 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.cache import READ_ONLY, own_folder, user_cache
-from feedline.feed.formats.atomic import atomic_file
+from feedline.feed.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.formats.atomic import atomic_file, room_for
 from feedline.feed.formats.ctf_errors import describe_index_error, read_exactly
-from feedline.feed.formats.files import INDEX_SUFFIX, open_file
+from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
@@ -111,6 +112,11 @@ class DamagedIndexError(Exception):
     """An index file is not what was written; it says what is wrong. Build it anew."""
 
 
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Which file it is, and which state of it."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
 class CtfIndex:
     """A complete index, mapped. Made by `open_index`.
 
@@ -120,7 +126,8 @@ class CtfIndex:
         first: int64 (chunks + 1,), the number of sequences before each chunk.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
+        """``place``: where the file is, if others can get at it."""
         raw = os.pread(file.fileno(), _HEADER_BYTES, 0)
         if len(raw) < _HEADER_BYTES or raw[:8] != _MAGIC:
             raise DamagedIndexError("no index")
@@ -128,13 +135,21 @@ class CtfIndex:
         if head.crc != _native.crc32c(raw[_CRC_END:]) or head.version != _VERSION:
             raise DamagedIndexError("a damaged header or another version")
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
-        size = os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        self._place, self._state, self._size = place, _state(status), status.st_size
+        size = status.st_size
         if size != table_at + head.chunks * CHUNK.itemsize:
             raise DamagedIndexError(f"{size} bytes")
         table = os.pread(file.fileno(), size - table_at, table_at)
         if _native.crc32c(table) != head.table_crc:
             raise DamagedIndexError("a damaged chunk table")
         self.table = np.frombuffer(table, CHUNK)
+        size_of_text, rows = np.uint64(min(head.file_size, 2**63 - 1)), self.table
+        # Whoever wrote it wrote the checksums too: what is added up later has to stay a number.
+        if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
+            raise DamagedIndexError("chunks that lie outside the text")
+        if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
+            raise DamagedIndexError("chunks of impossibly many samples")
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         if self.first[-1] != head.sequences or (self.table["sequences"] > head.sequences).any():
             raise DamagedIndexError("a chunk table of other sequences")
@@ -158,6 +173,7 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
+        self._look_again()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
         if not self._checked[chunk]:
             if not self._is_sound(self.table[chunk], entries):
@@ -171,10 +187,24 @@ class CtfIndex:
         Raises:
             DamagedIndexError: they are not what was written.
         """
+        self._look_again()
         if not self._checked.all():
             for chunk in np.unique(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
+
+    def _look_again(self) -> None:
+        """All who know what the file is replace it, and never change it; should somebody, it is checked anew."""
+        if self._map.size() != self._size:  # a map that lost its file's end kills the process
+            raise DamagedIndexError(f"cut to {self._map.size()} bytes since it was opened")
+        if self._place is not None:
+            try:
+                state = _state(os.stat(self._place))
+            except OSError:
+                return  # it was removed, and the map has it for itself
+            if state != self._state and state[:2] == self._state[:2]:
+                self._state = state
+                self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.
@@ -223,22 +253,38 @@ def open_index(
     """
     with open_file(path) as text:
         if cache is False:
-            with tempfile.TemporaryFile(prefix="feedline-index-") as file:
+            hint = "set TMPDIR to a folder with room, or pass cache=<a folder with room>"
+            with (
+                room_for(f"the index of {path.name}", tempfile.gettempdir(), path, hint),
+                tempfile.TemporaryFile(prefix="feedline-index-") as file,
+            ):
                 return _build(text, path, options, file, progress)
-        places = [_beside, _in_user_cache] if cache is True else [lambda p, o: _in_folder(Path(cache), p, o)]
-        for place in [] if rebuild else places:
-            found = _stored(text, place(path, options), options)
+        hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
+        beside = _beside(path, options)
+        if cache is True:
+            targets = [beside, _in_folder(user_cache(), path, options)]
+        else:
+            refuse_foreign(Path(cache))
+            targets = [_in_folder(Path(cache), path, options)]
+        for target in [] if rebuild else targets[:]:
+            try:
+                found = _stored(text, target, options)
+            except _ForeignIndexError as foreign:
+                _log.info("%s", foreign)
+                if target is beside:
+                    targets.remove(target)  # left alone: whoever wrote it would only build his anew in turn
+                continue
             if found is not None:
                 return found
-        for place in places:
-            target = place(path, options)
+        for target in targets:
             try:
-                if place is not _beside:
-                    own_folder(target.parent)
-                mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o666 | 0o600
-                hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
+                if target is not beside:
+                    with room_for(target.name, target.parent, target, hint):
+                        own_folder(target.parent)
+                # Whoever may write the text need not write its index: it is replaced, never changed.
+                mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
-                    return _build(text, path, options, file, progress)
+                    return _build(text, path, options, file, progress, target)
             except OSError as error:
                 if error.errno not in READ_ONLY:
                     raise
@@ -262,14 +308,19 @@ def _in_folder(folder: Path, path: Path, options: IndexOptions) -> Path:
     return folder / f"{path.name[:160]}.{place}.{options.variant}{INDEX_SUFFIX}"
 
 
-def _in_user_cache(path: Path, options: IndexOptions) -> Path:
-    return _in_folder(user_cache(), path, options)
+class _ForeignIndexError(Exception):
+    """An index that somebody wrote whom there is no reason to believe."""
 
 
 def _stored(text: BinaryIO, place: Path, options: IndexOptions) -> CtfIndex | None:
     try:
-        with open(place, "rb", buffering=0) as file:
-            index = CtfIndex(file)
+        with open_regular(place, buffering=0) as file:
+            if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):
+                raise _ForeignIndexError(
+                    f"the index {place} is not used: it lies where others can write, and was written by user "
+                    f"{os.fstat(file.fileno()).st_uid} or can be"
+                )
+            index = CtfIndex(file, place)
             if index.belongs_to(text, options):
                 return index
             _log.info("the index %s belongs to another state of the file; building it anew", place)
@@ -329,7 +380,14 @@ class _ChunkTable:
         self._sequences = self._samples = self._crc = 0
 
 
-def _build(text: BinaryIO, path: Path, options: IndexOptions, file: BinaryIO, progress: Progress | None) -> CtfIndex:
+def _build(
+    text: BinaryIO,
+    path: Path,
+    options: IndexOptions,
+    file: BinaryIO,
+    progress: Progress | None,
+    place: Path | None = None,
+) -> CtfIndex:
     before = os.fstat(text.fileno())
     field = None if options.size_stream is None else options.size_stream.encode()
     indexer = _native.CtfIndexer(field, options.skip_ids, options.lenient)
@@ -380,4 +438,4 @@ def _build(text: BinaryIO, path: Path, options: IndexOptions, file: BinaryIO, pr
     after = os.fstat(text.fileno())
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DataError("expected a file that stays as it is, got one that changes while it is indexed", path=str(path))
-    return CtfIndex(file)
+    return CtfIndex(file, place)

@@ -1,12 +1,18 @@
-"""Which files a path stands for, in an order that does not depend on the machine."""
+"""Which files a path stands for, in an order that does not depend on the machine; and how all files are opened.
+
+Data is read from regular files alone: opening a FIFO waits for a writer, for ever where there is none, and a device
+may answer anything. So nothing in the feed calls ``open`` for reading itself.
+"""
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from feedline.errors import DataError
 
@@ -43,13 +49,65 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     return sorted(found, key=lambda p: os.fsencode(p.as_posix()))
 
 
-def open_file(path: Path) -> BinaryIO:
-    """The file at ``path``, open for reading without a buffer.
+def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> BinaryIO:
+    """As ``open(path, "rb", buffering)`` for a regular file; anything else is refused, and never waited for.
+
+    Args:
+        path: the file.
+        buffering: as of `open`.
+        links: follow a link; False: refuse it too.
 
     Raises:
-        DataError: it cannot be opened.
+        OSError: it cannot be opened, or is no regular file.
+    """
+    # Looked at before it is opened, as opening some devices has consequences, and again, as it may be another by now.
+    _require_regular(os.stat(path, follow_symlinks=links), path)
+    more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
+    try:
+        _require_regular(os.fstat(file.fileno()), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def open_file(path: PathLike, buffering: int = 0) -> BinaryIO:
+    """The file at ``path``, open for reading, by default without a buffer.
+
+    Raises:
+        DataError: it cannot be opened, or is no regular file.
     """
     try:
-        return open(path, "rb", buffering=0)
+        return open_regular(path, buffering)
     except OSError as error:
-        raise DataError(f"expected a readable file: {error.strerror}", path=str(path)) from error
+        raise DataError(f"expected a readable file: {error.strerror}", path=os.fspath(path)) from error
+
+
+def open_to_append(path: PathLike) -> TextIO:
+    """A file to add UTF-8 text to, made if it is not there; a FIFO that nobody reads is refused, not waited for.
+
+    Raises:
+        OSError: it cannot be opened or made.
+    """
+    return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666))
+
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+}
+
+
+def kind_of(mode: int) -> str:
+    """What a file that is no regular one is, by its mode."""
+    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def _require_regular(status: os.stat_result, path: PathLike) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is {kind_of(status.st_mode)}", os.fspath(path))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from feedline.data import Stream
 from feedline.errors import DataError
+from feedline.feed.formats.files import open_regular
 from feedline.feed.formats.store.manifest import MANIFEST
 
 SUFFIXES = {
@@ -46,7 +47,7 @@ def guess_format(path: str | os.PathLike[str]) -> str:
             hint="for a folder of CTF text: fl.CTFDeserializer(path, ...)",
         )
     try:
-        with open(place, "rb") as file:
+        with open_regular(place) as file:
             head = file.read(8)
     except OSError as error:
         raise DataError(f"expected a readable file or folder: {error.strerror}", path=str(place)) from error
@@ -78,7 +79,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
     """
     name = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             text = file.read(scan_bytes)
             whole = len(file.read(1)) == 0
     except OSError as error:

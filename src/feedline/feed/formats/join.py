@@ -98,6 +98,10 @@ class Join(Deserializer):
         """32 hex digits over the digests, chunk tables and some keys and lengths of all parts."""
         return self._digest
 
+    def paths(self) -> list[str]:
+        """Those of all parts."""
+        return [path for part in self.parts for path in part.paths()]
+
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Samples of the joined sequences ``ordinals``, int64 (n,), or None if each has one."""
         return self._part_lengths(list(self._table.rows(ordinals).T))
@@ -175,7 +179,7 @@ class Join(Deserializer):
         for chunk in chunks:
             values.update(chunk.values)
             errors = {**chunk.errors, **errors}  # the first part's reason stands
-        return Chunk(self.schema, values, errors)
+        return Chunk(self.schema, values, errors, seals=[seal for chunk in chunks for seal in chunk.seals])
 
     def _check_keys(self, rows: Ints) -> None:
         """The digest sees samples of the data only; a wrong pair would go unnoticed for ever."""

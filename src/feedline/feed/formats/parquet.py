@@ -8,6 +8,10 @@ Parquet does not record the lengths of lists: where a stream has sequences, its 
 the first call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in
 an unnamed temporary file that is mapped: 4 bytes a sequence of disk (``TMPDIR``), no private memory, nothing
 left behind. Nothing is written next to the data, which may be shared and read-only.
+
+Sizes are read from the footer and the page headers by a parser of ours (`_native.parquet_footer`), not by pyarrow: its
+way to them ends the process where a file's statistics are damaged. Nothing is decoded before it is known that what
+comes out fits the memory given.
 """
 
 from __future__ import annotations
@@ -15,23 +19,27 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import operator
 import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.atomic import room_for
 from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.files import open_file
 from feedline.feed.formats.pieces import joined
 from feedline.feed.formats.store import columns
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, whole_number
 
 Paths = str | os.PathLike[str]
 
@@ -57,9 +65,11 @@ class ParquetDeserializer(Deserializer):
             may be another one of the same size); None: every column that can be a stream.
         defines_size: name of the stream whose lengths count against the minibatch budget; None: the longest
             stream of each sequence, or what the declarations say.
+        memory: bytes that a decoded row group may take.
 
     Raises:
-        DataError: a file is missing or damaged, or there is no row at all.
+        DataError: a file is missing, damaged or encrypted, a row group says that it needs more than ``memory``, or
+            there is no row at all.
         SchemaError: a column is missing, cannot be a stream, or differs between files or from what is
             declared.
     """
@@ -70,8 +80,10 @@ class ParquetDeserializer(Deserializer):
         streams: Sequence[str] | Mapping[str, Stream] | None = None,
         *,
         defines_size: str | None = None,
+        memory: int = CHUNK_MEMORY,
     ) -> None:
-        self._arguments = (path, streams, defines_size)
+        self._arguments = (path, streams, defines_size, memory)
+        whole_number("memory", memory, 1)
         if isinstance(streams, str):
             raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
@@ -80,14 +92,15 @@ class ParquetDeserializer(Deserializer):
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             _must_agree(file, self._files[0], self._columns)
-        wanted = {column.field for column in self._columns.values()}
-        self._groups = [group for file in self._files for group in file.groups(wanted)]
+        fields = [column.field for column in self._columns.values()]
+        self._groups = [group for file in self._files for group in file.groups(fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
         if self._first[-1] == 0:
             raise DataError("expected at least one row, got none", path=self.name)
         self._table: list[ChunkInfo] | None = None
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
+        self._memory = memory
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, self._arguments
@@ -113,11 +126,12 @@ class ParquetDeserializer(Deserializer):
         if not 0 <= chunk < len(self._groups):
             raise IndexError(f"expected a chunk number from 0 to {len(self._groups) - 1}, got {chunk}")
         group = self._groups[chunk]
-        table = group.file.decode(group, [column.field for column in self._columns.values()])
+        table = group.file.decode(group, [column.field for column in self._columns.values()], self._memory)
         values: dict[str, Value] = {}
         errors: dict[int, DataError] = {}
         for name, column in self._columns.items():
-            values[name], bad = _decode(table.column(column.field), column)
+            with group.file.telling(f"row group {group.number}, column {column.field!r},"):
+                values[name], bad = _decode(table.column(column.field), column)
             for i in np.flatnonzero(bad).tolist():
                 what = (
                     "expected entries with indices in range and no null"
@@ -138,6 +152,10 @@ class ParquetDeserializer(Deserializer):
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
 
+    def paths(self) -> list[str]:
+        """The Parquet files."""
+        return [file.path for file in self._files]
+
     def digest(self) -> str:
         """32 hex digits over row counts, sizes and three blocks of each file, its footer among them."""
         digest = ContentDigest()
@@ -156,11 +174,26 @@ class ParquetDeserializer(Deserializer):
         with self._lock:
             if self._lengths is None:
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest)
+                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest, self._memory)
             return self._lengths
 
 
 # ---- files and row groups -------------------------------------------------------------------------------
+
+
+_TAIL = 8  # length of the footer, magic
+_PAGE_HEADER, _MOST_PAGE_HEADER = 1 << 10, 16 << 20  # bytes read of a page's header at first, and at most
+
+
+class _Sizes(NamedTuple):
+    """What a footer says of the row groups: rows (groups,), and of each leaf column (groups, columns)."""
+
+    rows: NDArray[np.int64]
+    width: int
+    values: NDArray[np.int64]
+    uncompressed: NDArray[np.int64]
+    compressed: NDArray[np.int64]
+    begin: NDArray[np.int64]
 
 
 class _Group(NamedTuple):
@@ -181,41 +214,60 @@ class _File:
         self.path, self.size = path, 0
         with self.open() as handle:
             self.size = os.fstat(handle.fileno()).st_size
-            with self._telling("footer"):
+            self._sizes = self._read_sizes(handle)
+            with self.telling("footer"):
                 file = pq.ParquetFile(handle)
                 self.metadata = file.metadata
                 self.schema = file.schema_arrow
+                # Looked up here, where pyarrow catches what is wrong with them; row groups and their columns must
+                # never be looked up in the metadata, where it does not.
+                self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
+                widths = [width for field in self.schema for width in _leaf_widths(field.type)]
+        if len(self._sizes.rows) and self._sizes.width != len(self._paths):
+            raise self._damaged(
+                f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
+            )
+        if len(widths) != len(self._paths):
+            widths = [8] * len(self._paths)  # a type that is laid out in a way not known here, and no stream then
+        self._widths = np.array(widths, np.int64)
 
-    def open(self) -> Any:
-        try:
-            handle = open(self.path, "rb")  # noqa: SIM115  # the caller closes it
-        except OSError as error:
-            raise DataError(f"expected a readable file: {error.strerror}", path=self.path) from error
+    def open(self) -> BinaryIO:
+        handle = open_file(self.path, -1)
         size = os.fstat(handle.fileno()).st_size
         if self.size not in (0, size):
             handle.close()
             raise DataError(f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path)
         return handle
 
-    def groups(self, wanted: set[str]) -> list[_Group]:
-        found = []
-        names = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
-        leaves = [i for i, name in enumerate(names) if name in wanted or name.split(".")[0] in wanted]
-        for number in range(self.metadata.num_row_groups):
-            group = self.metadata.row_group(number)
-            size = sum(max(0, group.column(i).total_compressed_size) for i in leaves)
-            if group.num_rows < 0:
-                raise DataError(f"expected a row count in row group {number}, got {group.num_rows}", path=self.path)
-            if group.num_rows:
-                found.append(_Group(self, number, group.num_rows, size))
+    def groups(self, fields: list[str], memory: int) -> list[_Group]:
+        """The row groups that have rows.
+
+        Raises:
+            DataError: one says that its columns ``fields`` decode to more than ``memory`` bytes.
+        """
+        found, sizes = [], self._sizes
+        leaves = self._leaves(fields)
+        for number in np.flatnonzero(sizes.rows).tolist():
+            decoded = self._decoded(number, leaves, sizes.values[number, leaves])
+            if decoded > memory:
+                raise self._too_large(number, decoded, memory)
+            compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
+            found.append(_Group(self, number, int(sizes.rows[number]), compressed))
         return found
 
-    def decode(self, group: _Group, fields: list[str]) -> Any:
+    def decode(self, group: _Group, fields: list[str], memory: int) -> Any:
+        """The columns ``fields`` of a row group, as an Arrow table.
+
+        Raises:
+            DataError: they cannot be read, or decode to more than ``memory`` bytes.
+        """
         import pyarrow.parquet as pq
 
-        with self.open() as handle, self._telling(f"row group {group.number}"):
-            file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
-            table = file.read_row_group(group.number, columns=list(dict.fromkeys(fields)), use_threads=False)
+        with self.open() as handle:
+            self._check_pages(handle, group, fields, memory)
+            with self.telling(f"row group {group.number}"):
+                file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
+                table = file.read_row_group(group.number, columns=list(dict.fromkeys(fields)), use_threads=False)
         if table.num_rows != group.rows:
             raise DataError(
                 f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
@@ -223,8 +275,98 @@ class _File:
             )
         return table
 
+    # ---- sizes --------------------------------------------------------------------------------------
+
+    def _read_sizes(self, handle: BinaryIO) -> _Sizes:
+        tail = os.pread(handle.fileno(), _TAIL, max(0, self.size - _TAIL))
+        if tail[4:] == b"PARE":
+            raise DataError("expected a Parquet file, got an encrypted one", path=self.path)
+        if self.size < 4 + _TAIL or tail[4:] != b"PAR1":
+            raise self._damaged(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
+        length = int.from_bytes(tail[:4], "little")
+        begin = self.size - _TAIL - length
+        if begin < 4:
+            raise self._damaged(f"footer cannot be read: {length} bytes in a file of {self.size}")
+        try:
+            rows, width, *columns = _native.parquet_footer(os.pread(handle.fileno(), length, begin))
+        except ValueError as error:
+            what, byte = error.args
+            raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
+        return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
+
+    def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
+        """Numbers of the leaf columns of the fields."""
+        wanted = set(fields)
+        return np.array(
+            [i for i, path in enumerate(self._paths) if path in wanted or path.split(".")[0] in wanted], np.int64
+        )
+
+    def _decoded(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+        """Bytes of columns of so many values when decoded: the values, and an offset a row where there are lists."""
+        rows = int(self._sizes.rows[number])
+        ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
+        # In Python's integers: counts of a damaged file may be anything below 2^63.
+        products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
+        return sum(products) + 8 * (rows + 1) * ragged
+
+    def _check_pages(self, handle: BinaryIO, group: _Group, fields: list[str], memory: int) -> None:
+        """Find out from the headers of the pages that will be decoded what comes out of them.
+
+        The footer says it too, but the pages are what is believed when they are decoded: a page of some bytes can say
+        that it holds two thousand million values.
+        """
+        sizes, leaves = self._sizes, self._leaves(fields)
+        counts = np.zeros(len(leaves), np.int64)
+        for i, leaf in enumerate(leaves.tolist()):
+            total = int(sizes.values[group.number, leaf])
+            at = int(sizes.begin[group.number, leaf])
+            end = at + int(sizes.compressed[group.number, leaf])
+            where = f"row group {group.number}, column {self._paths[leaf]!r}"
+            if end > self.size:
+                raise self._damaged(f"{where} cannot be read: it ends at byte {end} of {self.size}")
+            while counts[i] < total and at < end:
+                header, compressed, uncompressed, values = self._page(handle, at, end, where)
+                if uncompressed > memory:
+                    raise self._too_large(group.number, uncompressed, memory)
+                counts[i] += values
+                at += header + compressed
+        decoded = self._decoded(group.number, leaves, counts)
+        if decoded > memory:
+            raise self._too_large(group.number, decoded, memory)
+
+    def _page(self, handle: BinaryIO, at: int, end: int, where: str) -> tuple[int, int, int, int]:
+        room = _PAGE_HEADER
+        while True:
+            data = os.pread(handle.fileno(), min(room, end - at), at)
+            try:
+                page = _native.parquet_page(data)
+            except ValueError as error:
+                what, byte = error.args
+                raise self._damaged(f"{where} cannot be read: {what} in a page's header", at + byte) from error
+            if page is not None:
+                return page
+            if len(data) < room or room >= _MOST_PAGE_HEADER:
+                raise self._damaged(f"{where} cannot be read: a page's header has no end", at)
+            room *= 16
+
+    def _damaged(self, what: str, byte: int | None = None) -> DataError:
+        return DataError(
+            f"expected a Parquet file, but its {what}",
+            path=self.path,
+            byte=byte,
+            hint="the file is damaged or not Parquet; restore it",
+        )
+
+    def _too_large(self, number: int, decoded: int, memory: int) -> DataError:
+        return DataError(
+            f"expected at most {memory} bytes in a decoded row group (memory), got {decoded} in row group {number}",
+            path=self.path,
+            hint="raise memory=, choose fewer columns, or write the file with smaller row groups",
+        )
+
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
+    def telling(self, what: str) -> Iterator[None]:
+        """A block in which errors of pyarrow, and of NumPy over what it handed out, say that ``what`` is damaged."""
         import pyarrow as pa
 
         try:
@@ -267,20 +409,27 @@ def _choose(
     chosen: dict[str, _Column] = {}
     if streams is None:
         for field in file.schema:
-            column = _infer(file, field)
+            with file.telling(f"column {field.name!r}"):
+                column = _infer(file, field)
             if column is not None:
+                if len(file.schema.get_all_field_indices(field.name)) > 1:
+                    raise _twice(file, field.name)
                 chosen[field.name] = column
         if not chosen:
             raise SchemaError(f"expected a column of numbers in {file.path}, which has\n{file.schema}")
     for name in streams or ():
         declared = streams[name] if isinstance(streams, Mapping) else None
         field = (declared.field if declared is not None else None) or name
-        if file.schema.get_all_field_indices(field) == []:
+        found = len(file.schema.get_all_field_indices(field))
+        if found > 1:
+            raise _twice(file, field)
+        if found == 0:
             raise SchemaError(
                 f"expected a column {field!r} in {file.path}, which has {', '.join(map(repr, file.schema.names))}"
             )
         kind = file.schema.field(field)
-        column = _infer(file, kind, declared)
+        with file.telling(f"column {field!r}"):
+            column = _infer(file, kind, declared)
         if column is None:
             raise SchemaError(
                 f"expected numbers in column {field!r} of {file.path}, got {kind.type}; encode it first, or "
@@ -348,6 +497,10 @@ def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column |
     return _Column(field.name, stream, ragged)
 
 
+def _twice(file: _File, field: str) -> SchemaError:
+    return SchemaError(f"expected one column {field!r} in {file.path}, got several of that name")
+
+
 def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     import pyarrow as pa
 
@@ -358,6 +511,29 @@ def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return tuple(shape), np.dtype(kind.to_pandas_dtype())
     return None
+
+
+def _leaf_widths(kind: Any) -> list[int]:
+    """Bytes of a decoded value in each leaf column of a type; of what has no fixed width, its offset."""
+    import pyarrow as pa
+
+    if hasattr(kind, "storage_type"):
+        return _leaf_widths(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return [8]
+    inner: list[Any] = []
+    if pa.types.is_struct(kind):
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        inner = [kind.key_type, kind.item_type]
+    elif hasattr(kind, "value_type"):
+        inner = [kind.value_type]
+    if inner:
+        return [width for one in inner for width in _leaf_widths(one)]
+    try:
+        return [max(1, int(kind.bit_width) // 8)]
+    except ValueError:
+        return [8]
 
 
 def _is_list(kind: Any) -> bool:
@@ -476,28 +652,23 @@ class _Lengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def _scan(groups: list[_Group], fields: list[str], shortest: int) -> _Lengths:
+def _scan(groups: list[_Group], fields: list[str], shortest: int, memory: int) -> _Lengths:
     samples = []
-    with tempfile.TemporaryFile() as file:
+    what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
+    with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
         for group in groups:
-            table = group.file.decode(group, fields)
+            table = group.file.decode(group, fields, memory)
             longest = np.full(group.rows, shortest, np.int64)
             for field in fields:
                 chunks = table.column(field).chunks
                 lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
                 np.maximum(longest, np.concatenate(lengths), out=longest)
             samples.append(int(longest.sum()))
-            try:
-                file.write(longest.astype(np.int32).tobytes())
-            except OSError as error:
-                raise DataError(
-                    f"cannot keep the lengths of sequences in {tempfile.gettempdir()}: {error.strerror}",
-                    hint="set TMPDIR to a folder with 4 bytes of space for each sequence",
-                ) from error
+            file.write(longest.astype(np.int32).tobytes())
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Lengths(samples, np.frombuffer(mapped, np.int32))
 
 
-def _reopen(path: Any, streams: Any, defines_size: str | None) -> ParquetDeserializer:
-    return ParquetDeserializer(path, streams, defines_size=defines_size)
+def _reopen(path: Any, streams: Any, defines_size: str | None, memory: int) -> ParquetDeserializer:
+    return ParquetDeserializer(path, streams, defines_size=defines_size, memory=memory)

@@ -121,7 +121,8 @@ class CorpusBatches:
     def supply(self, place: Place, drop_last: bool) -> CorpusSupply:
         """The batches of the rest of a sweep."""
         source = self._source(place.sweep)
-        source.seek(Position(place.sweep, place.start))
+        ended = place.start == self.items  # behind the last sequence, which is no position of a source
+        source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
         index, count = self._share()
         return CorpusSupply(source, self._size * count, (index, count), drop_last, self._made)
 
@@ -142,20 +143,30 @@ class CorpusSupply:
     ) -> None:
         self._source, self._size, self._share, self._items = source, size, share, source.num_sequences
         self._drop_last, self._made = drop_last, made
+        self._came: tuple[Position, float, float, Minibatch] | None = None  # out of the source, not delivered
 
     def next(self) -> tuple[Planned, Fetched]:
         """See `Supply.next`."""
         source = self._source
-        before = source.position
-        waited, read = source.stats().wait_seconds, source.stats().read_seconds
-        minibatch = source.next_minibatch(self._size, partition=self._share)
+        came = self._came
+        if came is None:
+            before, stats = source.position, source.stats()
+            waited, read = stats.wait_seconds, stats.read_seconds
+            came = self._came = before, waited, read, source.next_minibatch(self._size, partition=self._share)
+        before, waited, read, minibatch = came
         if not minibatch or (self._drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
         after, stats = source.position, source.stats()
         stop = after.ordinal if after.sweep == before.sweep else self._items
         planned = Planned(before.sweep, before.ordinal, stop, None, None)
         reading = max(stats.read_seconds - read, stats.wait_seconds - waited)
-        return planned, Fetched(self._made(minibatch), minibatch.num_sequences, [], reading, 0.0)
+        try:
+            fetched = Fetched(self._made(minibatch), minibatch.num_sequences, [], reading, 0.0)
+        except Exception:
+            self._came = None
+            raise
+        self._came = None
+        return planned, fetched
 
     def close(self) -> None:
         """Threads end with the source."""
@@ -166,7 +177,8 @@ class _OneEach(Deserializer):
 
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
-        self.schema, self.random_access, self.name = corpus.schema, corpus.random_access, corpus.name
+        self.schema, self.name = corpus.schema, corpus.name
+        self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, corpus.sliceable
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """See `Deserializer.chunks`."""
@@ -175,6 +187,10 @@ class _OneEach(Deserializer):
     def read(self, chunk: int) -> Chunk:
         """See `Deserializer.read`."""
         return self._corpus.read(chunk)
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """See `Deserializer.read_slice`."""
+        return self._corpus.read_slice(chunk, start, stop)
 
     def digest(self) -> str:
         """See `Deserializer.digest`."""

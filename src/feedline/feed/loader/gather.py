@@ -31,7 +31,7 @@ class Columns:
     def __init__(self, rows: list[NDArray[Any]], build: Callable[[list[Any]], Any], picks: Ints | None = None) -> None:
         self._rows, self._build, self._picks = rows, build, picks
         self._length = len(rows[0]) if picks is None else len(picks)
-        self._gatherer = _native.Gatherer([False] * len(rows))
+        self._gatherer = _native.Gatherer([None] * len(rows))
         self._gatherer.add(0, [(array, None) for array in rows])
 
     def __len__(self) -> int:

@@ -1,11 +1,13 @@
 """One sweep of a loader as it is delivered: batches out of the supply, books, pinned memory, devices.
 
 A position moves when a batch is handed out, not when it is made or begins to travel; one that fails leaves it where it
-was, and the next call goes on behind it.
+was, and the next call goes on behind it. An interrupt leaves everything where it was, batches in hand included: the
+next call hands out what this one would have. How that is kept is told in `supply`.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import Place
 from feedline.feed.loader.supply import Pooled, Supply
+from feedline.feed.one_thread import refusal
 
 if TYPE_CHECKING:
     from feedline.feed.loader.loader import DataLoader
@@ -25,16 +28,18 @@ if TYPE_CHECKING:
 class Progress:
     """How far an iterator has delivered; the loader keeps the newest one's when the iterator is gone."""
 
-    def __init__(self, place: Place, end: int | None) -> None:
-        """``end``: places of the sweep, where that is known."""
-        self.sweep, self.place, self._end = place.sweep, place, end
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
-    def passed(self, planned: Planned) -> None:
-        """A batch was delivered."""
+    def after(self, planned: Planned) -> Place:
+        """Where it stands once this batch has been delivered.
+
+        Behind the last batch that is the end of the sweep: only the loop's next question, which finds nothing, begins
+        another one.
+        """
         place = self.place
         if planned.start == place.start and not place.done:
-            self._stand(planned.stop, (), planned.memo)
-            return
+            return Place(place.sweep, planned.stop, (), planned.memo)
         start = place.start
         done: list[tuple[int, int]] = []
         for a, b in sorted((*place.done, (planned.start, planned.stop))):
@@ -44,16 +49,7 @@ class Progress:
                 done[-1] = (done[-1][0], max(b, done[-1][1]))
             else:
                 done.append((a, b))
-        self._stand(start, tuple(done), planned.memo)
-
-    def _stand(self, start: int, done: tuple[tuple[int, int], ...], memo: Any) -> None:
-        # What follows the last item of a sweep is the first of the next.
-        over = start == self._end
-        self.place = Place(self.sweep + 1) if over else Place(self.sweep, start, done, memo)
-
-    def end(self, memo: Any) -> None:
-        """The sweep is used up."""
-        self.place = Place(self.sweep + 1, memo=memo)
+        return Place(place.sweep, start, tuple(done), planned.memo)
 
 
 class LoaderIterator:
@@ -72,8 +68,12 @@ class LoaderIterator:
             if torch is None:
                 raise ModuleNotFoundError("device= needs torch; run: pip install 'feedline[torch]'")
             self._transfer = torch.Transfer(loader._device)
+        self._inside: int | None = None  # the thread that is in `__next__`
+        # Where a batch is on its way; at most one in each place.
+        self._came: tuple[Planned, Fetched] | None = None
         self._moving: tuple[Planned, Fetched, Any, Any] | None = None
         self._failed: Exception | None = None
+        self._hand: tuple[Planned, Fetched, Any] | None = None
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -84,84 +84,122 @@ class LoaderIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        stats = self._loader._stats
-        began = time.perf_counter()
-        if self._left is not None:
-            stats.consuming += began - self._left
-            self._left = None
-        if self._ended:
-            raise StopIteration
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this iterator", self._inside)
+        self._inside = me
         try:
-            planned, fetched, batch = self._next()
-        except StopIteration:
-            self._end()
-            raise
-        self._progress.passed(planned)
-        self._yielded += 1
-        stats.batches += 1
-        stats.items += fetched.items
-        stats.reading += fetched.reading
-        stats.collating += fetched.collating
-        if self._loader._iterable:
-            self._check_told()
-        self._left = now = time.perf_counter()
-        stats.waiting += now - began
-        return batch
+            stats = self._loader._stats
+            began = time.perf_counter()
+            if self._left is not None:
+                stats.consuming += began - self._left
+                self._left = None
+            if self._ended:
+                raise StopIteration
+            if self._hand is None:
+                try:
+                    if self._transfer is None or not self._transfer.asynchronous:
+                        self._hand = self._next()
+                    else:
+                        self._next_travelled()
+                except StopIteration:
+                    self._end()
+                    raise
+            hand = self._hand
+            assert hand is not None
+            planned, fetched, batch = hand
+            place, skipped = self._progress.after(planned), len(fetched.bad)
+            if self._loader._iterable:
+                self._check_told()
+            now = time.perf_counter()
+            # From here on nothing is called until the loop has the batch.
+            self._progress.place, self._hand = place, None
+            self._yielded += 1
+            stats.batches += 1
+            stats.items += fetched.items
+            stats.skipped += skipped
+            stats.reading += fetched.reading
+            stats.collating += fetched.collating
+            stats.waiting += now - began
+            self._left = now
+            return batch
+        finally:
+            self._inside = None
 
     def _next(self) -> tuple[Planned, Fetched, Any]:
-        if self._transfer is None or not self._transfer.asynchronous:
-            planned, fetched = self._supplied()
-            return planned, fetched, self._moved(fetched.batch)
-        # One batch travels while the one before it is computed with.
+        planned, fetched = self._supplied()
+        batch = fetched.batch
+        if self._pin or self._transfer is not None:
+            batch = self._moved(batch)
+        self._came = None
+        return planned, fetched, batch
+
+    def _next_travelled(self) -> None:
+        """One batch travels while the one before it is computed with."""
         if self._moving is None and self._failed is None:
             self._start()
-        if self._moving is None:
-            assert self._failed is not None
+        moving = self._moving
+        if moving is None:
             failed, self._failed = self._failed, None
+            assert failed is not None
             raise failed
-        planned, fetched, batch, pending = self._moving
-        self._moving = None
-        batch = self._transfer.finish(batch, pending)
+        planned, fetched, batch, pending = moving
+        try:
+            batch = self._transfer.finish(batch, pending)  # type: ignore[union-attr]
+        except Exception:
+            self._moving = None
+            raise
+        self._hand, self._moving = (planned, fetched, batch), None
         self._start()
-        return planned, fetched, batch
 
     def _start(self) -> None:
         try:
             planned, fetched = self._supplied()
+            began = time.perf_counter()
+            batch, pending = self._transfer.start(fetched.batch)  # type: ignore[union-attr]
+            self._loader._stats.transfer += time.perf_counter() - began
+            self._moving, self._came = (planned, fetched, batch, pending), None
         except Exception as error:  # its turn comes after the batch before it
-            self._failed = error
-            return
-        began = time.perf_counter()
-        self._moving = planned, fetched, *self._transfer.start(fetched.batch)  # type: ignore[union-attr]
-        self._loader._stats.transfer += time.perf_counter() - began
+            self._failed, self._came = error, None
 
     def _moved(self, batch: Any) -> Any:
-        if not self._pin and self._transfer is None:
-            return batch
         began = time.perf_counter()
         torch = collating.torch_side()
-        if self._pin and torch is not None:
-            batch = torch.pinned(batch)
-        if self._transfer is not None:
-            batch = self._transfer.finish(*self._transfer.start(batch))
+        try:
+            if self._pin and torch is not None:
+                batch = torch.pinned(batch)
+            if self._transfer is not None:
+                batch = self._transfer.finish(*self._transfer.start(batch))
+        except Exception:
+            self._came = None
+            raise
         self._loader._stats.transfer += time.perf_counter() - began
         return batch
 
     def _supplied(self) -> tuple[Planned, Fetched]:
-        """The next batch with anything in it; unreadable items are listed first."""
+        """The next batch with anything in it, which stays in ``_came``; unreadable items are listed first."""
         while True:
-            planned, fetched = self._supply.next()
+            came = self._came
+            if came is None:
+                came = self._came = self._supply.next()
+            planned, fetched = came
             if not fetched.bad:
-                return planned, fetched
-            self._list(fetched)
-            if fetched.items:
-                return planned, fetched
-            if self._share[1] > 1:
-                raise DataError(
-                    f"expected a readable item in this rank's part of the batch from place {planned.start} of sweep "
-                    f"{planned.sweep}, got none: without a batch here, ranks would step unequally often"
-                )
-            self._progress.passed(planned)
+                return came
+            try:
+                self._list(fetched)
+                if fetched.items:
+                    return came
+                if self._share[1] > 1:
+                    raise DataError(
+                        f"expected a readable item in this rank's part of the batch from place {planned.start} of "
+                        f"sweep {planned.sweep}, got none: without a batch here, ranks would step unequally often"
+                    )
+            except Exception:
+                self._came = None
+                raise
+            place, skipped = self._progress.after(planned), len(fetched.bad)
+            self._progress.place, self._came = place, None
+            self._loader._stats.skipped += skipped
 
     def _list(self, fetched: Fetched) -> None:
         quarantine = self._loader._quarantine
@@ -169,23 +207,22 @@ class LoaderIterator:
         for key, index, text in fetched.bad:
             number = int(index) if index.lstrip("-").isdigit() else key
             quarantine.add(number, DataError(text, sequence=number), self._share[0])
-            self._loader._stats.skipped += 1
 
     def _check_told(self) -> None:
-        if self._told is not None and self._yielded > self._told:
-            _warn_of_length(self._loader, self._told, self._yielded)
+        if self._told is not None and self._yielded >= self._told:
+            _warn_of_length(self._loader, self._told, self._yielded + 1)
 
     def _end(self) -> None:
-        self._ended = True
-        loader, progress = self._loader, self._progress
+        loader, progress, supply = self._loader, self._progress, self._supply
         memo = sampling.after(loader._user_sampler) if loader._user_sampler is not None else None
-        progress.end(memo)
-        supply = self._supply
+        place = Place(progress.place.sweep + 1, memo=memo)
         if isinstance(supply, Pooled) and loader._progress is progress:
-            loader._drop_ahead()
+            if loader._ahead is not supply:
+                loader._drop_ahead()
             loader._ahead = supply
         else:
             supply.close()
+        progress.place, self._ended = place, True
 
     def __getstate__(self) -> Any:
         raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")

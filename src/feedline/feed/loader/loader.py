@@ -7,7 +7,9 @@ each part does is told where it is done: `order` and `sampling` (which items), `
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -17,18 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from feedline.errors import StateError
 from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader.fetch import Fetch
+from feedline.feed.loader.fetch import Fetch, unit_of
 from feedline.feed.loader.gather import ColumnItems, columnar, columns_of
-from feedline.feed.loader.iterable import IterableFetch, Turns
+from feedline.feed.loader.identity import digest_of
+from feedline.feed.loader.iterable import IterableFetch, Turns, stands_of
 from feedline.feed.loader.iterator import LoaderIterator, Progress
-from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Weighted
+from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Rest, Weighted
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.state import Place
 from feedline.feed.loader.stats import LoaderStats
-from feedline.feed.loader.supply import MOST_AHEAD, Gathered, Here, Pooled, Supply
+from feedline.feed.loader.supply import MOST_AHEAD, Here, Pooled, Remaining, Supply, gathered
 from feedline.feed.partition import Partition
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.workers import Pool
@@ -183,7 +185,10 @@ class DataLoader:
         self._pool: Pool | None = None
         self._seeding: Seeding | None = None
         self._stats = LoaderStats()
+        self._firsts: dict[int, Any] = {}  # of an iterable dataset that is read here, see `iterable`
+        self._entering = os.getpid(), threading.RLock()
         self._told_length: int | None = None
+        self._digest: tuple[int, str | None] | None = None  # for a length of the dataset, what identifies it
         self._ahead: Pooled | None = None
         self._source: corpus.CorpusBatches | None = None
         self._ready = True
@@ -220,9 +225,10 @@ class DataLoader:
 
     def _upcoming(self) -> tuple[Order, int]:
         """Order and sweep of the next iterator."""
-        if self._order is None:
+        found = self._current_order(self._resume is not None)
+        if found is None:
             raise TypeError(f"expected a map-style dataset with an order of the loader's own, got {self.dataset!r:.80}")
-        return self._order, self._coming()
+        return found, self._coming()
 
     def _coming(self) -> int:
         return self._next_sweep if self._resume is None else self._resume.sweep
@@ -255,44 +261,59 @@ class DataLoader:
 
     def __iter__(self) -> LoaderIterator:
         """The next sweep, or after `load_state_dict` the rest of the one that was saved."""
-        place = self._resume or Place(self._next_sweep)
-        share = self._shared()
-        self._check_length()
-        progress = Progress(place, self._places())
-        before = self._resume, self._progress, self._next_sweep
-        self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
+        progress = before = None
         try:
-            return LoaderIterator(self, self._supply(place, share, progress), progress, share)
-        except BaseException:  # what fails can be tried again
-            self._resume, self._progress, self._next_sweep = before
+            with self._alone():  # threads that begin at once are given a sweep each
+                place = self._resume or Place(self._next_sweep)
+                share = self._shared()
+                self._follow(self._current_order(self._resume is not None))
+                progress = Progress(place)
+                resume = self._resume
+                if resume is None and self._user_sampler is not None:
+                    # Workers draw from it at once: to try again, it has to be put back.
+                    memo = sampling.before(self._user_sampler)
+                    resume = None if memo is None else place._replace(memo=memo)
+                before = resume, self._progress, self._next_sweep
+                self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
+                return LoaderIterator(self, self._supply(place, share, progress), progress, share)
+        except BaseException:  # what fails, or is interrupted, can be tried again
+            if before is not None and self._progress is progress:
+                self._resume, self._progress, self._next_sweep = before
             raise
+
+    def _alone(self) -> Any:
+        """A lock of this process: that of a parent may be held by a thread that is not here."""
+        if self._entering[0] != os.getpid():
+            self._entering = os.getpid(), threading.RLock()
+        return self._entering[1]
 
     def _supply(self, place: Place, share: tuple[int, int], progress: Progress) -> Supply:
         if self._corpus:
             return self._corpus_source().supply(place, self.drop_last)
         if self._iterable:
             return self._turns(place)
-        plan = self._plan(place, share)
+        rest = self._rest(place, share)
         known = collating.known(self.collate_fn)
         if known is collating.collate and self.worker_init_fn is None:
             columns = columns_of(self.dataset)
             if columns is not None:
-                return Gathered(plan, columns)
+                return Here(rest, gathered(columns))
         kind = self._kind()
         if kind == "here":
-            return Here(plan, self._fetch(kind))
+            run = self._fetch(kind).run
+            return Here(rest, lambda planned: run(unit_of(planned)))
         pool = self._pool_of(lambda: self._fetch(kind))
         depth = max(self.prefetch_factor or 1, 1) * self.num_workers
         owner, newest = weakref.ref(self), weakref.ref(progress)
 
-        def beyond() -> Iterator[Planned] | None:
+        def beyond() -> Remaining | None:
             loader = owner()
             if loader is None or kind != "process" or loader._order is None or loader._resume is not None:
                 return None
             # Only for the iterator that was made last: which sweep comes after another one's is not known.
             if loader._progress is not newest():
                 return None
-            return loader._plan(Place(loader._next_sweep), share)
+            return loader._rest(Place(loader._next_sweep), share)
 
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -300,27 +321,30 @@ class DataLoader:
                 return ahead
             ahead.close()
         in_order = self.in_order or hasattr(self._user_sampler, "state_dict")  # states of others would not tell
-        return Pooled(plan, pool, place.sweep, share, -depth if self._grows else depth, in_order, beyond)
+        return Pooled(rest, pool, place.sweep, share, -depth if self._grows else depth, in_order, beyond)
 
-    def _plan(self, place: Place, share: tuple[int, int]) -> Iterator[Planned]:
+    def _rest(self, place: Place, share: tuple[int, int]) -> Remaining:
         if self._order is not None:
-            return order.batches(self._order, self._cut(share), place.sweep, place.start, place.done)
+            found, cut, sweep, done = self._order, self._cut(share), place.sweep, place.done
+            return Rest(lambda start: order.batches(found, cut, sweep, start, done), place.start)
         batches = self.batch_size is None and self.batch_sampler is not None
-        return sampling.sampled(self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place)
+        return sampling.Sampled(self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place)
 
     def _turns(self, place: Place) -> Turns:
         kind = self._kind()
+        turn, stands = stands_of(place.memo, max(self.num_workers, 1), place.start, self.batch_size)
 
         def fetch() -> IterableFetch:
             collate = collating.known(self.collate_fn) or self.collate_fn
             size = self.batch_size
-            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, self.worker_init_fn, kind)
+            init, firsts = self.worker_init_fn, self._firsts
+            return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, init, kind, firsts)
 
         if kind == "here":
-            return Turns(fetch(), None, place.sweep, place.memo, 1, True)
+            return Turns(fetch(), None, place.sweep, turn, stands, 1, True)
         made = fetch()
         pool = self._pool_of(lambda: made)
-        return Turns(made, pool, place.sweep, place.memo, self.prefetch_factor or 1, self.in_order)
+        return Turns(made, pool, place.sweep, turn, stands, self.prefetch_factor or 1, self.in_order)
 
     def _fetch(self, kind: str) -> Fetch:
         batched = self.batch_size is not None or self.batch_sampler is not None
@@ -362,29 +386,47 @@ class DataLoader:
             return Weighted(self._weights, self._seed)
         return Items(n, self._seed, self._shuffle)
 
-    def _check_length(self) -> None:
-        """Follow a dataset that has grown since, as torch does where nothing else hangs on its length."""
+    def _current_order(self, resuming: bool) -> Order | None:
+        """The loader's own order over the dataset as long as it is now, which torch follows too.
+
+        Raises:
+            ValueError: it has another length, and something else hangs on that.
+        """
         if self._order is None:
-            return
+            return None
         n = _length(self._items, needed=True)
-        if n != self._order.length:
-            if self._weights is not None or self._lengths is not None or self._resume is not None:
-                raise ValueError(
-                    f"expected {self._order.length} items, as when the loader was made or its state was loaded, got {n}"
-                )
-            self._order = self._order_of(n)
+        if n == self._order.length:
+            return self._order
+        if self._weights is not None or self._lengths is not None or resuming:
+            raise ValueError(
+                f"expected {self._order.length} items, as when the loader was made or its state was loaded, got {n}"
+            )
+        return self._order_of(n)
+
+    def _follow(self, current: Order | None) -> None:
+        """Go on with this order. Workers that have the dataset as it was, and batches of it, are of no use then."""
+        if current is not self._order:
+            self._drop_ahead()
+            self._pool, self._order = None, current  # iterators that are still in use keep their workers
 
     # ---- state -------------------------------------------------------------------------------------
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, current: Order | None) -> dict[str, Any]:
         if self._corpus:
             return self._corpus_source().identity()
-        if self._order is not None:
-            return {"order": self._order.name, **self._order.identity()}
+        seed = f"{self._seed:016x}"
         if self._iterable:
-            return {"order": "iterable", "seed": f"{self._seed:016x}", "workers": self.num_workers}
-        kind = "batch sampler" if self.batch_size is None and self.batch_sampler is not None else "sampler"
-        return {"order": kind, "seed": f"{self._seed:016x}"}
+            return {"order": "iterable", "seed": seed, "workers": self.num_workers}
+        if current is not None:
+            identity = {"order": current.name, **current.identity()}
+        else:
+            batches = self.batch_size is None and self.batch_sampler is not None
+            identity = {"order": "batch sampler" if batches else "sampler", "seed": seed}
+        n = 0 if current is None else current.length
+        if self._digest is None or self._digest[0] != n:
+            self._digest = n, digest_of(self.dataset)
+        digest = self._digest[1]
+        return identity if digest is None else {**identity, "dataset": digest}
 
     def state_dict(self) -> dict[str, Any]:
         """What follows the last batch delivered by the iterator made last: a few numbers in JSON types.
@@ -394,7 +436,7 @@ class DataLoader:
         they say it, so that has to be JSON too.
         """
         place = self._resume or Place(self._next_sweep) if self._progress is None else self._progress.place
-        return state.to_json(self._identity(), place)
+        return state.to_json(self._identity(self._order), place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to where a state was taken: the next ``iter`` continues there. Reads no data.
@@ -404,18 +446,27 @@ class DataLoader:
         Raises:
             StateError: the state belongs to other data, another order or another version.
         """
-        saved = state.seed_of(state_dict)
-        before = self._seed
-        if saved is not None and not self._seed_given and saved != before:
-            self._reseed(saved)
-        try:
-            place = state.from_json(state_dict, self._identity())
-        except StateError:
-            if self._seed != before:
-                self._reseed(before)
-            raise
-        self._drop_ahead()
-        self._resume, self._progress = place, None
+        with self._alone():
+            fixed = self._weights is not None or self._lengths is not None
+            current = self._order if fixed else self._current_order(False)
+            saved, identity = state.seed_of(state_dict), self._identity(current)
+            reseeds = saved is not None and not self._seed_given and saved != self._seed
+            if reseeds:
+                identity["seed"] = f"{saved:016x}"
+            place = state.from_json(state_dict, identity, self._check_memo, self._places(current))
+            self._follow(current)
+            self._drop_ahead()
+            if saved is not None and reseeds:
+                self._reseed(saved)
+            self._resume, self._progress = place, None
+
+    def _check_memo(self, memo: Any, start: int) -> None:
+        if self._iterable:
+            stands_of(memo, max(self.num_workers, 1), start, self.batch_size)
+        elif self._user_sampler is not None:
+            sampling.check_memo(memo)
+        else:
+            state.no_memo(memo, start)
 
     def _reseed(self, seed: int) -> None:
         self._seed = seed
@@ -437,10 +488,11 @@ class DataLoader:
         """Process ids of the workers; none before the first ``iter``, or without processes."""
         return list(self._pool.pids) if self._pool is not None and self._kind() == "process" else []
 
-    def _places(self) -> int | None:
+    def _places(self, current: Order | None) -> int | None:
+        """Places of a sweep; of a sampler of the user's, only drawing tells."""
         if self._corpus:
             return self._corpus_source().items
-        return None if self._order is None else self._order.length
+        return None if current is None else current.length
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -466,6 +518,7 @@ class DataLoader:
         return {
             **self.__dict__,
             "_pool": None,
+            "_entering": None,
             "_ahead": None,
             "_source": None,
             "_seeding": None,
@@ -479,7 +532,7 @@ class DataLoader:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         length = saved.pop("_order")
         batched = saved["batch_size"] is not None or saved["_batch_samples"] is not None
-        self.__dict__.update(saved, _ready=False)
+        self.__dict__.update(saved, _ready=False, _entering=(os.getpid(), threading.RLock()))
         self._order = None if length is None else self._order_of(length)
         batch_sampler = saved["batch_sampler"]
         self.sampler, self.batch_sampler = self._samplers(saved["sampler"], batch_sampler, batched)

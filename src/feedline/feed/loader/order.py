@@ -91,9 +91,10 @@ class Items:
             return np.arange(a, b, dtype=np.int64)
         window = self._windows.get(sweep)
         if window is None:
-            while len(self._windows) >= 2:
-                self._windows.pop(max(self._windows, key=lambda n: abs(n - sweep)))
-            window = self._windows[sweep] = self._timeline.window_at(sweep, 0)
+            window = self._timeline.window_at(sweep, 0)
+            # Another dictionary: iterators in other threads may be looking at this one.
+            near = sorted(self._windows.items(), key=lambda item: abs(item[0] - sweep))[:1]
+            self._windows = {**dict(near), sweep: window}
         return window.locate(a, b)[1]
 
     def identity(self) -> dict[str, Any]:
@@ -225,6 +226,34 @@ def batches(order: Order, cut: Cut, sweep: int, start: int, done: Sequence[tuple
             spare = None if len(mine) else int(ahead(start, start + 1)[0])
             yield Planned(sweep, start, stop, mine, keys, spare)
         start = stop
+
+
+class Rest:
+    """The batches still to come in a sweep.
+
+    An interrupt ends a generator, and what would be left of it looks like the end of the data. This begins another one
+    behind the last batch that it handed out.
+
+    Args:
+        begin: gives the batches from a place on.
+        start: the place of the first.
+    """
+
+    def __init__(self, begin: Callable[[int], Iterator[Planned]], start: int) -> None:
+        self._begin, self._at = begin, start
+        self._batches: Iterator[Planned] | None = None
+
+    def next(self) -> Planned:
+        """The next batch.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        batches = self._batches or self._begin(self._at)
+        self._batches = None  # until this call is through
+        planned = next(batches)
+        self._at, self._batches = planned.stop, batches
+        return planned
 
 
 def count(order: Order, cut: Cut, sweep: int) -> int:

@@ -21,10 +21,11 @@ import importlib
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline import _native
 
@@ -105,6 +106,16 @@ class Global(Protocol):
     def seed(self, number: int) -> None:
         """Seed it."""
 
+    def save(self) -> dict[str, Any] | None:
+        """Its state in JSON types; None: it is another's to save."""
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Put it to a saved state.
+
+        Raises:
+            KeyError, TypeError, ValueError: that is none.
+        """
+
 
 def globals_() -> list[Global]:
     """All generators that user code may draw from; torch's where somebody has imported torch."""
@@ -130,6 +141,14 @@ class _PythonByState:
 
     def seed(self, number: int) -> None:
         random.seed(number)
+
+    def save(self) -> dict[str, Any] | None:
+        _, words, normal = random.getstate()
+        return {"words": np.array(words[:-1], "<u4").tobytes().hex(), "at": words[-1], "normal": normal}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        words, at, normal = _twister(saved)
+        random.setstate((3, (*words.tolist(), at), normal))
 
 
 class _Python(_PythonByState):
@@ -201,6 +220,19 @@ class _NumpyByState:
         if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
             np.random.seed(number & 0xFFFFFFFF)
 
+    def save(self) -> dict[str, Any] | None:
+        state: Any = np.random.get_state(legacy=False)
+        if state["bit_generator"] != "MT19937":
+            return None
+        inner = state["state"]
+        normal = float(state["gauss"]) if state["has_gauss"] else None
+        return {"words": inner["key"].astype("<u4").tobytes().hex(), "at": int(inner["pos"]), "normal": normal}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        words, at, normal = _twister(saved)
+        if type(_numpy_random.get_bit_generator()) is np.random.MT19937:
+            np.random.set_state(("MT19937", words, at, int(normal is not None), normal or 0.0))
+
 
 class _Numpy(_NumpyByState):
     """As above, looked at in memory: asking costs 30 us."""
@@ -215,10 +247,11 @@ class _Numpy(_NumpyByState):
     def witness(self) -> Any:
         bits = _numpy_random.get_bit_generator()
         if bits is not self._bits:
-            self._bits, self._head, self._seen = bits, None, None
+            head = position = None
             if type(bits) is np.random.MT19937:
                 address = bits.ctypes.state_address
-                self._head, self._position = _view(address, 16), _view(address + 4 * _MT_WORDS, 4)
+                head, position = _view(address, 16), _view(address + 4 * _MT_WORDS, 4)
+            self._bits, self._head, self._position, self._seen = bits, head, position, None
         return None if self._head is None else bytes(self._head) + bytes(self._position)
 
     def mark(self) -> Any:
@@ -245,6 +278,23 @@ def _numpy() -> Global:
     raw = ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
     known = raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes()
     return _Numpy() if known else _NumpyByState()
+
+
+def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float | None]:
+    """A Mersenne Twister as it was saved: its words, an index of them, the normal number that it has put aside.
+
+    Raises:
+        KeyError, TypeError, ValueError: that is none.
+    """
+    words, at = np.frombuffer(bytes.fromhex(saved["words"]), "<u4").astype(np.uint32), saved["at"]
+    if words.shape != (_MT_WORDS,) or type(at) is not int or not 0 <= at <= _MT_WORDS:
+        raise ValueError(
+            f"expected {_MT_WORDS} words of a generator and an index of them, got {len(words)}, {at!r:.80}"
+        )
+    normal = saved["normal"]
+    if normal is not None and type(normal) is not float:
+        raise TypeError(f"expected a number put aside, or none, got {normal!r:.80}")
+    return words, at, normal
 
 
 def _view(address: int, size: int) -> Any:
@@ -284,6 +334,9 @@ class Seeding:
                 result = work(_Names(self._seed, sweep))
             except Exception as raised:
                 return self._after(sweep, work, before, raised, None)
+            except BaseException:  # an interrupt: the batch will be read again, and the loop goes on drawing
+                self._drawn(self._all, before)
+                raise
             finally:
                 _place.leave()
             for g, mark in zip(self._all, before, strict=True):
@@ -351,6 +404,50 @@ class Seeding:
         if error is not None:
             raise error
         return True, result
+
+
+class Drawn:
+    """What was drawn in a process of our own from its global generators, so that drawing can go on elsewhere."""
+
+    def __init__(self) -> None:
+        self._all = dict(zip(_NAMES, globals_(), strict=False))
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on."""
+        self._marks = {name: g.mark() for name, g in self._all.items()}
+
+    def states(self) -> dict[str, Any] | None:
+        """The states of those generators that were drawn from, by name, in JSON types; None: of none."""
+        drawn = {name: g.save() for name, g in self._all.items() if g.changed(self._marks[name])}
+        return {name: saved for name, saved in drawn.items() if saved is not None} or None
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Go on where ``states`` were taken."""
+        for name, saved in states.items():
+            if name in self._all:
+                self._all[name].load(saved)
+
+    @staticmethod
+    def check(states: Any) -> None:
+        """Check that these are states of generators; changes none.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are not.
+        """
+        if not isinstance(states, Mapping) or not states.keys() <= set(_NAMES):
+            raise TypeError(f"expected states of the generators {', '.join(_NAMES)}, got {states!r:.80}")
+        torch = torch_if_imported()
+        for name, saved in states.items():
+            if not isinstance(saved, Mapping):
+                raise TypeError(f"expected a state of {name} as a mapping, got {saved!r:.80}")
+            if name != "torch":
+                _twister(saved)
+            elif torch is not None:
+                torch.check_generator_state(saved["state"])
+
+
+_NAMES = ("random", "numpy", "torch")  # in the order of `globals_`
 
 
 def seed_process(number: int) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from feedline.data import Position
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.local import Owned, Ownership
 from feedline.feed.packing.packer import Plan
@@ -167,22 +167,34 @@ def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
     return entries
 
 
-def check_json(lanes: Any, position: Position) -> list[list[list[int]]]:
+def check_json(lanes: Any, position: Position, windows: int | None) -> list[list[list[int]]]:
     """The lanes of a state taken at ``position``, if they are lists of lists of numbers as `to_json` makes them.
+
+    Args:
+        lanes: what stands in the state.
+        position: of the state.
+        windows: in a sweep, where positions have one.
 
     Raises:
         TypeError, ValueError: they are not.
     """
     if not isinstance(lanes, list) or not all(isinstance(lane, list) for lane in lanes):
-        raise TypeError(f"expected lanes to be lists of entries, got {lanes!r}")
-    width = 4 if position.window is None else 5
+        raise TypeError(f"expected lanes to be lists of entries, got {shown(lanes, 80)}")
+    width = 4 if windows is None else 5
     for entry in (entry for lane in lanes for entry in lane):
         if not isinstance(entry, list) or len(entry) != width or not all(type(n) is int for n in entry):
-            raise TypeError(f"expected {width} numbers for an entry of a lane, got {entry!r}")
+            raise TypeError(f"expected {width} numbers for an entry of a lane, got {shown(entry, 80)}")
+        if min(entry) < 0 or max(entry) >= 2**63 or entry[2] < 1:
+            raise ValueError(
+                f"expected numbers from 0 to 2**63 - 1 and a count of at least 1 in a lane, got {shown(entry, 80)}"
+            )
         if entry[0] > position.sweep:
             raise ValueError(f"expected sweeps up to {position.sweep} in a lane, got {entry[0]}")
-        if min(entry) < 0 or entry[2] < 1:
-            raise ValueError(f"expected numbers of at least 0 and a count of at least 1 in a lane, got {entry!r}")
+        if windows is not None and entry[4] >= windows:
+            raise ValueError(f"expected windows below {windows} in a lane, got {entry[4]}")
+    for lane in lanes:
+        if any(entry[3] for entry in lane[1:]):
+            raise ValueError(f"expected samples done of the first sequence of a lane alone, got {shown(lane, 80)}")
     return lanes
 
 

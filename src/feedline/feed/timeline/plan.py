@@ -24,8 +24,6 @@ Ints = NDArray[np.int64]
 # millisecond), large enough that planning is a few nanoseconds a sequence.
 SEGMENT = 16384
 
-DEFAULT_WINDOW_BYTES = 256 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -74,10 +72,20 @@ class ChunkTable:
 
     def __init__(self, infos: Iterable[ChunkInfo]) -> None:
         table = np.array([tuple(info) for info in infos], np.int64).reshape(-1, 3)
-        self.sequences, self.samples, self.bytes = (np.ascontiguousarray(column) for column in table.T)
-        self.starts: Ints = np.concatenate([[0], np.cumsum(self.sequences)]).astype(np.int64)
+        self._fill(*(np.ascontiguousarray(column) for column in table.T))
+
+    @classmethod
+    def of_columns(cls, sequences: Ints, samples: Ints, stored: Ints) -> ChunkTable:
+        """A table of these columns, int64 (chunks,)."""
+        table = cls.__new__(cls)
+        table._fill(sequences, samples, stored)
+        return table
+
+    def _fill(self, sequences: Ints, samples: Ints, stored: Ints) -> None:
+        self.sequences, self.samples, self.bytes = sequences, samples, stored
+        self.starts: Ints = np.concatenate([[0], np.cumsum(sequences)]).astype(np.int64)
         self.total_sequences = int(self.starts[-1])
-        self.total_samples = int(self.samples.sum())
+        self.total_samples = int(samples.sum())
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -152,13 +160,13 @@ class Segment:
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
         bounds: ``ends`` as a list: planning looks up a few numbers a minibatch, which is where arrays are slow.
         slots: uint32 (n,), where the chunk of each sequence is held, once it is.
-        held: the slots of the window's chunks that ``slots`` was looked up in; readers tell by it whether they are
-            still those.
+        taken: int64 (n,), index of each sequence in what is held at its slot, where that may differ from ``index``.
+        held: what ``slots`` was looked up in; readers tell by it whether it is still right.
         at: int64 (n,), place of each sequence counted from ``start``, where sequences were left out by `take`;
             None: they are consecutive.
     """
 
-    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start")
+    __slots__ = ("at", "bounds", "ends", "held", "index", "n", "ordinals", "place", "plan", "slots", "start", "taken")
 
     def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
         """``chunk_ordinals``: ordinal of the first sequence of each chunk of the plan."""
@@ -168,7 +176,8 @@ class Segment:
         self.ends: Ints | None = None
         self.bounds: list[int] | None = None
         self.slots: NDArray[np.uint32] | None = None
-        self.held: NDArray[np.uint32] | None = None
+        self.held: object = None
+        self.taken: Ints | None = None
         self.at: Ints | None = None
 
     def take(self, which: Ints) -> Segment:
@@ -177,6 +186,7 @@ class Segment:
         part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
         part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
         part.slots, part.held = None if self.slots is None else self.slots[which], self.held
+        part.taken = None if self.taken is None else self.taken[which]
         part.ends = part.bounds = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
@@ -204,13 +214,20 @@ class Segment:
 
 
 class Timeline(abc.ABC):
-    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again."""
+    """The order of all sweeps. A pure function of its arguments; caches only what it can compute again.
+
+    Attributes:
+        table: what windows are filled with: chunks, or blocks of them.
+        chunk_table: the chunks of the corpus.
+        seed, shuffle, window: see `MinibatchSource`.
+    """
 
     name: ClassVar[str]
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         """``window`` None: the whole data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
+        self.chunk_table = table
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:

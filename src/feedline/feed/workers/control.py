@@ -6,23 +6,28 @@ segments; the last lines that it wrote to its stderr.
 
 from __future__ import annotations
 
-from feedline.feed.workers.memory import SEGMENTS, Mapping, view
+from feedline import _native
+from feedline.feed.workers.memory import SEGMENTS
 
 TAIL = 4096
 """Bytes of stderr that are kept."""
 
 _HEAD = 64
-SIZE = _HEAD + TAIL + SEGMENTS
+FLAGS = _HEAD + TAIL
+"""Where the states of the segments begin, a byte each."""
+
+SIZE = FLAGS + SEGMENTS
 
 
 class Control:
     """One side's view of the mapping in the memfd ``fd``, which may be closed then."""
 
     def __init__(self, fd: int) -> None:
-        whole = view(Mapping(fd, SIZE).window())
+        self.mapping = _native.SharedMemory(fd, SIZE)
+        whole = memoryview(self.mapping)
         self._words = whole[:_HEAD].cast("q")
-        self._tail = whole[_HEAD : _HEAD + TAIL]
-        self.flags = whole[_HEAD + TAIL :]
+        self._tail = whole[_HEAD:FLAGS]
+        self.flags = whole[FLAGS:]
 
     @property
     def running(self) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from feedline.errors import WorkerError
 from feedline.feed.workers import limits, process, start
-from feedline.feed.workers.interrupts import Undisturbed
+from feedline.feed.workers.interrupts import Undisturbed, at_rest
 from feedline.feed.workers.member import FDS_EACH, FDS_ONCE, Member, Terms, readable
 from feedline.feed.workers.memory import Segment
 from feedline.feed.workers.outcome import Arrived, Failed, Outcome, WorkerStats
@@ -49,8 +49,10 @@ class ProcessCrew:
     """
 
     def __init__(self, task: Any, workers: int, method: Any, depth: int, shared_memory: bool) -> None:
-        context = start.context(method)
-        self._lock = threading.RLock()
+        self._context = start.context(method)
+        self._task, self._count, self._depth, self._shared_memory = task, workers, depth, shared_memory
+        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._started = self._closed = False
         self._jobs: dict[int, _Job] = {}
         self._backlog: deque[Record] = deque()
         self._broken: WorkerError | None = None
@@ -64,18 +66,21 @@ class ProcessCrew:
         self._members: list[Member] = []
         self._by_fd: dict[int, Member] = {}
         self._poller = select.poll()
-        limits.require_descriptors(FDS_EACH * workers + FDS_ONCE)
-        self._queue = UnitQueue()
-        self._terms = Terms(context, process.Parcel(task), workers, depth, shared_memory, self._queue)
-        start.prepare(context)
+
+    def start(self) -> None:
+        """Start the workers. Whatever this raises, `close` ends those that were started."""
+        limits.require_descriptors(FDS_EACH * self._count + FDS_ONCE)
+        with Undisturbed():
+            self._queue = UnitQueue()
+            self._started = True
+        self._terms = Terms(
+            self._context, process.Parcel(self._task), self._count, self._depth, self._shared_memory, self._queue
+        )
+        start.prepare(self._context)
         _crews.add(self)  # first: forked workers shall not keep copies of each other's descriptors
-        try:
-            for index in range(workers):
-                with Undisturbed():
-                    self._members.append(self._start(index))
-        except BaseException:
-            self.close(0.0)
-            raise
+        for index in range(self._count):
+            with Undisturbed():
+                self._members.append(self._start(index))
 
     # ---- for the pool ----------------------------------------------------------------------------------
 
@@ -133,7 +138,7 @@ class ProcessCrew:
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units; those that run end for nothing."""
-        with self._lock:
+        with Undisturbed(), self._lock:
             for ticket in tickets:
                 job = self._jobs.pop(ticket, None)
                 if job is not None:
@@ -144,8 +149,18 @@ class ProcessCrew:
                 backlog.clear()
                 backlog.extend(kept)
 
+    def at_rest(self) -> bool:
+        """Whether `cancel` would neither wait nor change what another call is changing; for finalisers."""
+        return at_rest(self._lock)
+
     def close(self, grace: float = process.GRACE) -> None:
-        """End the workers: idle ones at once, running ones with their unit or after ``grace`` seconds."""
+        """End the workers: idle ones at once, running ones with their unit or after ``grace`` seconds.
+
+        Again is as once. Only where the crew was made: a forked child has let go of it in `abandon`.
+        """
+        if self._closed or not self._started or os.getpid() != self._pid:
+            return
+        self._closed = True
         with self._lock:
             _crews.discard(self)
             left = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}

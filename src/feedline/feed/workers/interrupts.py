@@ -1,4 +1,4 @@
-"""Ctrl-C at a better moment: not between taking a message in and knowing that it is there."""
+"""Code that comes in between: Ctrl-C, put off to a better moment, and finalisers, which may not wait for any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import signal
 import threading
 from types import TracebackType
 from typing import Any
+
+
+def at_rest(lock: Any) -> bool:
+    """Whether an ``RLock`` is held by no thread just now, and by no call further down this thread's stack.
+
+    A finaliser runs wherever the garbage collector does, also in the middle of the calls that it would like to make;
+    and it must not wait for a thread that may be waiting for what this one holds.
+    """
+    if lock._is_owned() or not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True
 
 
 class Undisturbed:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from feedline.errors import WorkerError
 from feedline.feed.workers import limits, memory, process, start
-from feedline.feed.workers.control import SIZE, Control
+from feedline.feed.workers.control import FLAGS, SIZE, Control
 from feedline.feed.workers.memory import Segment
 from feedline.feed.workers.process import Message
 from feedline.feed.workers.queue import Record, UnitQueue
@@ -210,7 +210,7 @@ class Member:
         if len(fds) != len(said.fresh):
             raise limits.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for (number, size), fd in zip(said.fresh, fds, strict=True):
-            self._segments[number] = Segment(number, fd, size, self._control.flags)
+            self._segments[number] = Segment(number, fd, size, self._control.mapping, FLAGS)
         if said.stages is not None:
             self.stages = said.stages
         segments = {number: self._segments[number] for number in said.segments}

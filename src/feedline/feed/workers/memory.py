@@ -6,6 +6,11 @@ has it stands in one byte of a table that both map, so that giving back is a sto
 thread and from the garbage collector too. A descriptor exists only while a segment travels, so the number of results
 alive is bounded by memory, not by ``RLIMIT_NOFILE``.
 
+Mappings and loans are native objects outside of garbage collection (`_native.SharedMemory`, `_native.Loan`): each view
+counts as a reference, and memory goes with the last of them. A finaliser in Python would not do: of a cycle that has
+become garbage the collector runs all finalisers first, in any order, and one of them may still read what another one
+has unmapped.
+
 Memory is allocated before it is mapped (``posix_fallocate``), after a look at what is free: too little is a
 `MemoryError` with the figures, never a SIGBUS.
 
@@ -14,13 +19,12 @@ Cost: a segment that is used again costs nothing but the bytes written into it; 
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import threading
-import weakref
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from feedline import _native
 from feedline.feed.workers import limits
 
 FREE, TAKEN, FORGOTTEN = 0, 1, 2
@@ -31,45 +35,6 @@ SEGMENTS = 4096
 
 ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-class Mapping:
-    """``size`` bytes of a memfd in this process's memory, until this object dies.
-
-    Python's own ``mmap`` keeps a descriptor for each mapping; this one needs none.
-    """
-
-    __slots__ = ("__weakref__", "_kind", "_munmap", "address", "size")
-
-    def __init__(self, fd: int, size: int) -> None:
-        self.address = 0
-        address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_POPULATE, fd, 0)
-        if address == ctypes.c_void_p(-1).value:
-            error = ctypes.get_errno()
-            raise OSError(error, f"{os.strerror(error)} while mapping {size} bytes of shared memory")
-        self.address, self.size = address, size
-        self._kind: Any = ctypes.c_ubyte * size
-        self._munmap = _libc.munmap  # module globals are gone when the interpreter ends
-
-    def window(self) -> Any:
-        """A new object over the memory, which keeps the mapping; every view made of it keeps it in turn."""
-        window = self._kind.from_address(self.address)
-        window.mapping = self
-        return window
-
-    def __del__(self) -> None:
-        if self.address:
-            self._munmap(self.address, self.size)
-
-
-def view(window: Any) -> memoryview:
-    """The bytes of a window, writable."""
-    return memoryview(window).cast("B")
 
 
 def create(size: int, name: str = "feedline") -> int:
@@ -115,8 +80,8 @@ class _Own:
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number, self.fd = number, fd
-        self.mapping = Mapping(fd, size)
-        self.bytes = view(self.mapping.window())
+        self.mapping = _native.SharedMemory(fd, size)
+        self.bytes = memoryview(self.mapping)
         self.used = self.unit = 0
 
 
@@ -239,65 +204,41 @@ class Arena:
 
 
 class Segment:
-    """A segment of a worker, as the parent sees it."""
+    """A segment of a worker, as the parent sees it.
 
-    __slots__ = ("_flags", "_pid", "forget", "mapping", "number")
+    Args:
+        number: of the segment.
+        fd, size: its memory; the descriptor may be closed then.
+        table: the mapping in which the states of the worker's segments stand.
+        at: where in it they begin.
+    """
 
-    def __init__(self, number: int, fd: int, size: int, flags: memoryview) -> None:
-        self.number, self._flags, self._pid = number, flags, os.getpid()
-        self.mapping = Mapping(fd, size)
-        self.forget = False
+    __slots__ = ("_at", "_number", "_pid", "_table", "mapping")
+
+    def __init__(self, number: int, fd: int, size: int, table: _native.SharedMemory, at: int) -> None:
+        self._number, self._table, self._at, self._pid = number, table, at + number, os.getpid()
+        self.mapping = _native.SharedMemory(fd, size)
 
     def window(self) -> memoryview:
         """The segment's memory, to be lent."""
-        return view(self.mapping.window())
+        if self._number >= SEGMENTS:
+            return memoryview(self.mapping)
+        return memoryview(_native.Loan(self.mapping, self._table, self._at, FREE, FORGOTTEN))
 
     def lend(self, window: memoryview) -> None:
-        """Once: when this window and all views made of it have died, the worker has the memory back."""
-        _Lease(window.obj, self)
+        """When this window and all views made of it have died, the worker has the memory back."""
+        if self._number < SEGMENTS:
+            loan = window.obj
+            assert isinstance(loan, _native.Loan)
+            loan.begin()
 
     def give_back(self) -> None:
-        """Nothing in this process looks at the memory any more."""
+        """Nobody in this process has looked at the memory."""
         # A forked child has a copy of this object; the memory is not its to give.
-        if self.number < SEGMENTS and os.getpid() == self._pid:
-            self._flags[self.number] = FORGOTTEN if self.forget else FREE
+        if self._number < SEGMENTS and os.getpid() == self._pid:
+            memoryview(self._table)[self._at] = FREE
 
 
-class _Lease(weakref.ref[Any]):
-    """Calls `Segment.give_back` when a window dies. NumPy arrays are invisible to the garbage collector, so what
-    an array holds never looks dead before the array is."""
-
-    __slots__ = ("segment",)
-    segment: Segment
-
-    def __new__(cls, window: Any, segment: Segment) -> _Lease:
-        self = super().__new__(cls, window, cls.over)
-        self.segment = segment
-        _leases.add(self)
-        return self
-
-    def __init__(self, window: Any, segment: Segment) -> None:
-        super().__init__(window, _Lease.over)  # type: ignore[call-arg]  # what ref takes, object does not
-
-    @staticmethod
-    def over(lease: Any) -> None:
-        _leases.discard(lease)
-        lease.segment.give_back()
-
-    # Leases of equal windows are not equal, and live in a set.
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-_leases: set[_Lease] = set()
-
-
-def _forked() -> None:
-    # The child may look at the results it has inherited for ever: their memory must not be filled again.
-    for lease in list(_leases):
-        lease.segment.forget = True
-
-
-os.register_at_fork(after_in_parent=_forked)
+# A child may look at the results it has inherited for ever: their memory must not be filled again. On both sides of
+# the fork, as another thread may lend something in between.
+os.register_at_fork(before=_native.Loan.forking, after_in_parent=_native.Loan.forking)

@@ -11,7 +11,13 @@ from feedline.feed.workers.message import decode
 
 
 class Outcome(Protocol):
-    """A result or a failure that nobody has taken yet."""
+    """A result or a failure that nobody has taken yet.
+
+    Attributes:
+        why: the exception itself that `take` will raise, where it is that of a thread.
+    """
+
+    why: BaseException | None
 
     def take(self) -> Any:
         """The tree; raises what the unit raised."""
@@ -23,16 +29,17 @@ class Outcome(Protocol):
 class Failed:
     """The outcome of a unit that raised, or of one whose workers died."""
 
-    __slots__ = ("_why",)
+    __slots__ = ("_failure", "why")
 
     def __init__(self, why: Failure | BaseException) -> None:
-        self._why = why
+        self.why: BaseException | None = None if isinstance(why, Failure) else why
+        self._failure = why
 
     def take(self) -> Any:
         """Raises it."""
-        if isinstance(self._why, Failure):
-            self._why.throw()
-        raise self._why
+        if isinstance(self._failure, Failure):
+            self._failure.throw()
+        raise self._failure
 
     def drop(self) -> None:
         """Nothing is held."""
@@ -41,10 +48,11 @@ class Failed:
 class Value:
     """The outcome of a unit that ran in this process."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_value", "why")
 
     def __init__(self, value: Any) -> None:
         self._value = value
+        self.why: BaseException | None = None
 
     def take(self) -> Any:
         """The tree as it was returned."""
@@ -57,9 +65,10 @@ class Value:
 class Arrived:
     """A result as it lies in shared memory."""
 
-    __slots__ = ("_pieces", "_segments", "_text", "_windows")
+    __slots__ = ("_pieces", "_segments", "_text", "_windows", "why")
 
     def __init__(self, segments: dict[int, Segment], pieces: list[Piece], text: bytes | Piece) -> None:
+        self.why: BaseException | None = None
         self._segments, self._pieces, self._text = segments, pieces, text
         self._windows: dict[int, memoryview] = {}
 

@@ -3,6 +3,10 @@
 Any idle worker takes the next unit. A pool lives until it is closed, is no longer referenced, or the interpreter
 ends; nothing is left of it then: no process, no descriptor, no shared memory but what the caller's arrays hold. A
 process forked from this one has no part in it.
+
+The workers are held by the pool's finaliser (`weakref.finalize`), not by the pool alone. So when a pool is garbage, in
+whatever cycle and with whatever else, its workers, their descriptors and their memory are not: they can be ended in
+order.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from feedline.feed.workers.crew import ProcessCrew
+from feedline.feed.workers.interrupts import Undisturbed, at_rest
 from feedline.feed.workers.outcome import Outcome, PoolStats
 from feedline.feed.workers.threads import ThreadCrew
 
@@ -63,7 +69,6 @@ class Pool:
         timeout: float = 0.0,
         shared_memory: bool = True,
     ) -> None:
-        self._closed = True
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
         if timeout < 0:
@@ -72,17 +77,26 @@ class Pool:
             raise ValueError(f"expected kind to be 'process' or 'thread', got {kind!r}")
         self.timeout = timeout
         self._count, self._pid, self._next = workers, os.getpid(), 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # the thread that listens
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
+        self._orphans: deque[int] = deque()  # abandoned tickets that wait to be cancelled
         self._crew: ProcessCrew | ThreadCrew = (
             ThreadCrew(task, workers)
             if kind == "thread"
             else ProcessCrew(task, workers, method, max(depth, 1), shared_memory)
         )
-        self._closed = False
-        _pools.add(self)
+        self._end = weakref.finalize(self, self._crew.close)
+        self._end.atexit = False  # `_close_all` comes before multiprocessing ends its children
+        try:
+            self._crew.start()
+            _pools.add(self)
+        except BaseException:
+            self._end.detach()
+            self._crew.close(0.0)
+            raise
 
     @property
     def workers(self) -> int:
@@ -107,17 +121,17 @@ class Pool:
         self._check()
         if worker is not None and not 0 <= worker < self._count:
             raise ValueError(f"expected a worker from 0 to {self._count - 1}, got {worker}")
-        with self._changed:
-            ticket = self._next
-            self._next += 1
-            self._waited.add(ticket)
-            try:
+        ticket = -1
+        try:
+            with self._lock:
+                ticket = self._next
+                self._next = ticket + 1
+                self._waited.add(ticket)
                 self._crew.put(ticket, unit, worker)
-            except BaseException:
-                self._waited.discard(ticket)
-                self._crew.cancel([ticket])
-                raise
-        return ticket
+            return ticket
+        except BaseException:  # also an interrupt when all is done: nobody is told of the ticket
+            self.cancel([ticket])
+            raise
 
     def result(self, ticket: int) -> Any:
         """The result of a unit, waiting for it; its ticket is used up.
@@ -131,15 +145,18 @@ class Pool:
             ValueError: no such ticket, or its result has been taken.
         """
         self._wait(lambda: ticket in self._done, (ticket,))
+        outcome = self._done[ticket]
         try:
-            tree = self._done[ticket].take()
-        except KeyboardInterrupt:
-            raise  # the caller may ask again
-        except BaseException:
-            self._forget(ticket)
+            try:
+                return outcome.take()
+            finally:
+                self._forget(ticket)
+        except BaseException as error:
+            if not isinstance(error, Exception) and error is not outcome.why:
+                # Of a signal, not of the unit: the caller may ask again.
+                self._waited.add(ticket)
+                self._done[ticket] = outcome
             raise
-        self._forget(ticket)
-        return tree
 
     def ready(self, ticket: int) -> bool:
         """Whether `result` would not wait."""
@@ -163,13 +180,20 @@ class Pool:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        with self._changed:
+        with self._lock:
             gone = list(self._waited) if tickets is None else [t for t in tickets if t in self._waited]
-            self._waited.difference_update(gone)
             self._crew.cancel(gone)
-            dropped = [self._done.pop(ticket) for ticket in gone if ticket in self._done]
-        for outcome in dropped:
-            outcome.drop()
+            self._drop(gone)
+
+    def abandon(self, tickets: Iterable[int]) -> None:
+        """Cancel ``tickets`` from a finaliser, which may run anywhere: now if no call is under way that this would
+        have to wait for, or come in the middle of; else with the next call."""
+        self._orphans.extend(tickets)
+        if self._closed or os.getpid() != self._pid:
+            return
+        with Undisturbed():  # what is raised here reaches nobody, and may leave a lock behind
+            if at_rest(self._lock) and self._crew.at_rest():
+                self._settle()
 
     def stats(self) -> PoolStats:
         """What has been done so far."""
@@ -180,12 +204,8 @@ class Pool:
         """End the workers and drop what nobody took; units that run get a few seconds. Closing twice is fine."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
-        self._crew.close()
-        dropped, self._done = self._done, {}
-        self._waited.clear()
-        for outcome in dropped.values():
-            outcome.drop()
+        self._end()
+        self._drop(list(self._waited))
 
     def __enter__(self) -> Pool:
         return self
@@ -193,14 +213,15 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"pids {self.pids}"
         return f"Pool({self._count} workers, {len(self._waited)} outstanding, {state})"
 
     # ---- within ----------------------------------------------------------------------------------------
+
+    @property
+    def _closed(self) -> bool:
+        return not self._end.alive
 
     def _check(self, tickets: Iterable[int] = ()) -> None:
         if os.getpid() != self._pid:
@@ -210,9 +231,26 @@ class Pool:
             )
         if self._closed:
             raise RuntimeError("this pool of workers is closed")
+        if self._orphans:
+            self._settle()
         for ticket in tickets:
             if ticket not in self._waited:
                 raise ValueError(f"ticket {ticket} is unknown, cancelled, or its result has been taken")
+
+    def _settle(self) -> None:
+        """Cancel what was abandoned."""
+        gone = []
+        while self._orphans:  # finalisers may add to them at any moment
+            gone.append(self._orphans.popleft())
+        self.cancel(gone)
+
+    def _drop(self, tickets: Iterable[int]) -> None:
+        """Nobody will ask for these any more."""
+        for ticket in tickets:
+            self._waited.discard(ticket)
+            outcome = self._done.pop(ticket, None)
+            if outcome is not None:
+                outcome.drop()
 
     def _wait(self, there: Callable[[], bool], tickets: Iterable[int]) -> None:
         self._check(tickets)
@@ -228,7 +266,7 @@ class Pool:
     def _listen(self, timeout: float | None, there: Callable[[], bool]) -> bool:
         """Wait until something comes in, unless what is waited for is ``there``; whether anything came."""
         me = threading.get_ident()
-        with self._changed:
+        with self._lock:
             if there():
                 return True
             # One thread listens, the others hear from it. Should it be this one by its own word, then an interrupt
@@ -239,7 +277,7 @@ class Pool:
         try:
             return self._crew.poll(timeout)
         finally:
-            with self._changed:
+            with self._lock:
                 # Whatever interrupts this, a result is in one place at least.
                 arrived = self._crew.outcomes
                 while arrived:
@@ -253,7 +291,7 @@ class Pool:
                 self._changed.notify_all()
 
     def _forget(self, ticket: int) -> None:
-        with self._changed:
+        with self._lock:
             self._done.pop(ticket, None)
             self._waited.discard(ticket)
 

@@ -106,7 +106,7 @@ def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
 
 def power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     """``base ** exponent``; 0 for a base of 0 and a negative exponent."""
-    found: torch.Tensor = _Power.apply(*torch.broadcast_tensors(base, exponent))  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Power.apply(*torch.broadcast_tensors(base, exponent))
     return found
 
 
@@ -131,13 +131,13 @@ class _Extreme(torch.autograd.Function):
 
 def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
     """Maximum along axes; see `_Extreme`."""
-    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, True)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, True)
     return found
 
 
 def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
     """Minimum along axes; see `_Extreme`."""
-    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, False)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Extreme.apply(x, dims, keepdim, False)
     return found
 
 

@@ -15,6 +15,7 @@ from feedline.graph.packed import Run
 from feedline.graph.registry import declare
 from feedline.graph.shapes import broadcast, from_end, same
 
+
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
     """A comparison whose result is 1 or 0 of the operands' type."""
     return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))

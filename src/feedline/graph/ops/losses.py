@@ -255,7 +255,7 @@ def _weighted_binary(node: Node) -> Run:
             (x if a is None else a(batch, x)).reshape(-1)
             for a, x in zip(adapt, (dense(x, node) for x in tensors), strict=True)
         ]
-        return _WeightedBinary.apply(*torch.broadcast_tensors(*rows))  # type: ignore[no-untyped-call]
+        return _WeightedBinary.apply(*torch.broadcast_tensors(*rows))
 
     return run
 

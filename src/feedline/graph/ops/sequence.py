@@ -169,7 +169,7 @@ class _SegmentMax(torch.autograd.Function):
 
 def segment_max(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     """Of packed rows, the largest of each sequence, element by element."""
-    found: torch.Tensor = _SegmentMax.apply(x, sequences.owner, sequences.count)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _SegmentMax.apply(x, sequences.owner, sequences.count)
     return found
 
 

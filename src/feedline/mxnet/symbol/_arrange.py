@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Shape, Site, define, numbered, same
+from feedline.mxnet.symbol._operator import Shape, Site, define, same
 from feedline.mxnet.symbol._parameters import COUNT, Parameter, dims, ends, flag, integer, optional
 
 
@@ -263,7 +263,7 @@ define(
     _split,
     {"num_outputs": Parameter(COUNT), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
     outputs=lambda p: int(p.num_outputs),
-    called=lambda p: numbered(p.num_outputs, "output"),
+    called="output{}".format,
 )
 
 # ---- joins --------------------------------------------------------------------------------------------------

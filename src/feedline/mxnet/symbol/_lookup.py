@@ -10,7 +10,6 @@ import torch
 from feedline.mxnet.symbol._operator import Site, define
 from feedline.mxnet.symbol._parameters import (
     Parameter,
-    between,
     dims,
     dtype,
     flag,

@@ -67,9 +67,6 @@ class Node:
         if operator is not None:
             settings = {k: v for k, v in self.attributes.items() if not (k.startswith("__") and k.endswith("__"))}
             self.p = read(operator.name, operator.parameters, settings)
-            with within(name):
-                # Asked once, so that settings without any answer are refused where they stand.
-                operator.input_names(self.p), operator.output_names(self.p)
 
     @property
     def visible(self) -> int:
@@ -90,7 +87,7 @@ class Node:
         """Name of an output."""
         if self.operator is None:
             return self.name
-        return f"{self.name}_{self.operator.output_names(self.p)[index]}"
+        return f"{self.name}_{self.operator.output_name(self.p, index)}"
 
     def slots(self, names: Sequence[str]) -> list[Node]:
         """The nodes behind the inputs of these names."""
@@ -212,6 +209,9 @@ def _node(i: int, op: str, name: str, attributes: Mapping[str, str], inputs: Seq
         raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
     operator = CALLED[op]
     node = Node(operator, name, attributes, inputs)
+    if operator.variadic and node.p.num_args > len(inputs):
+        # Before names are made for as many as the text says there are.
+        raise MXNetError(f"expected {node.p.num_args} inputs for node {i}, `{name}`, got {len(inputs)}")
     expected = node.input_names
     if len(expected) != len(inputs):
         raise MXNetError(

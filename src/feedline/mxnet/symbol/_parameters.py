@@ -29,10 +29,13 @@ class Parameter:
     default: Any = REQUIRED
 
 
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+L?\s*")
-_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|nan|inf(inity)?)f?", re.IGNORECASE)
-_DIMS = re.compile(r"\s*(?:([(\[])\s*(-?[0-9]+L?\s*(,\s*-?[0-9]+L?\s*)*,?\s*)?[)\]]|-?[0-9]+L?)\s*")
-_ENDS = re.compile(r"\s*[(\[]?\s*((None|-?[0-9]+L?)\s*(,\s*(None|-?[0-9]+L?)\s*)*,?\s*)?[)\]]?\s*")
+# Possessive, for texts of strangers: what does not match is refused in a time linear in its length.
+_INTEGER = re.compile(r"\s*+[+-]?[0-9]++L?\s*+")
+_REAL = re.compile(
+    r"[+-]?([0-9]++\.?[0-9]*+(e[+-]?[0-9]++)?|\.[0-9]++(e[+-]?[0-9]++)?|nan|inf(inity)?)f?", re.IGNORECASE
+)
+_DIMS = re.compile(r"\s*+(?:([(\[])\s*+(-?[0-9]++L?\s*+(,\s*+-?[0-9]++L?\s*+)*+(,\s*+)?)?[)\]]|-?[0-9]++L?)\s*+")
+_ENDS = re.compile(r"\s*+[(\[]?\s*+((None|-?[0-9]++L?)\s*+(,\s*+(None|-?[0-9]++L?)\s*+)*+(,\s*+)?)?[)\]]?\s*+")
 # Element types that arrays can have here.
 DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 # A node takes so many inputs and has so many outputs at most: every one of them is an object.

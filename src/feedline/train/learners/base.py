@@ -30,7 +30,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from feedline.data import Position
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
+from feedline.runs.fields import amount, whole
 from feedline.train.schedules import Schedule, Values
 
 try:
@@ -122,6 +123,9 @@ class Workers(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
+
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """What loads a state; raises a StateError where it does not fit, and has changed nothing yet."""
 
 
 class Learner(ABC):
@@ -426,13 +430,21 @@ class Learner(ABC):
             StateError: the state is of another rule or format, of other parameters, or incomplete. Nothing has
                 changed then.
         """
+        self.checked(state)()
+
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """What loads a state, see `load_state_dict`; raises what that raises, and has changed nothing yet."""
         keys = ("format", "rule", "parameters", "samples", "minibatches", "sweeps", "lr", "scale", "own", "tensors")
+        if not isinstance(state, Mapping):
+            raise StateError(f"expected a learner's state, got {shown(state, 80)}")
         missing = [key for key in keys if key not in state]
         if missing:
             raise StateError(f"expected a learner's state, got one without {', '.join(missing)}")
         shapes = [[name, list(parameter.shape)] for name, parameter in self._parameters.items()]
         current = {"format": FORMAT, "rule": self.rule, "parameters": shapes}
-        differing = [key for key, value in current.items() if state[key] != value]
+        differing = [
+            key for key, value in current.items() if type(state[key]) is not type(value) or state[key] != value
+        ]
         if differing:
             raise StateError(
                 "the state is of another rule, or of other parameters or another order of them: "
@@ -440,14 +452,27 @@ class Learner(ABC):
                 saved={key: state[key] for key in differing},
                 current={key: current[key] for key in differing},
             )
-        schedule, start = self._lr_of(state["lr"])
-        self._restore(state["tensors"], state["own"])
-        if schedule is not None:
-            self.lr, self._lr_start, self._lr_was_reset = schedule, start, True
-        self.samples, self.minibatches, self.sweeps = (int(state[k]) for k in ("samples", "minibatches", "sweeps"))
-        self.scale = float(state["scale"])
+        try:
+            samples, minibatches, sweeps = (whole(state[key], key) for key in ("samples", "minibatches", "sweeps"))
+            scale = amount(state["scale"], "scale")
+        except ValueError as error:
+            raise StateError(f"expected a learner's state, got one with another number: {error}") from error
+        schedule, start = self._lr_of(state["lr"], samples, sweeps)
+        tensors = state["tensors"]
+        if not isinstance(tensors, Mapping) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+            raise StateError(f"expected tensors by name in a learner's state, got {shown(tensors, 80)}")
+        restore = self._restored(tensors, state["own"])
 
-    def _lr_of(self, saved: Any) -> tuple[Schedule | None, tuple[int, int]]:
+        def load() -> None:
+            restore()
+            if schedule is not None:
+                self.lr, self._lr_start, self._lr_was_reset = schedule, start, True
+            self.samples, self.minibatches, self.sweeps = samples, minibatches, sweeps
+            self.scale = float(scale)
+
+        return load
+
+    def _lr_of(self, saved: Any, now: int, sweeps_now: int) -> tuple[Schedule | None, tuple[int, int]]:
         if saved is None:
             if self._lr_was_reset:
                 raise StateError(
@@ -456,11 +481,15 @@ class Learner(ABC):
                 )
             return None, (0, 0)
         try:
-            samples, sweeps = saved["start"]
+            samples, sweeps = (whole(count, "start") for count in saved["start"])
+            if samples > now or sweeps > sweeps_now:
+                raise ValueError(f"it starts at {saved['start']}, behind {now} samples and {sweeps_now} sweeps")
             data = {key: value for key, value in saved.items() if key != "start"}
-            return _rates(Schedule.from_json(data)), (int(samples), int(sweeps))
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"expected a schedule and where it starts under 'lr', got {saved!r}: {error}") from error
+            return _rates(Schedule.from_json(data)), (samples, sweeps)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateError(
+                f"expected a schedule and where it starts under 'lr', got {shown(saved, 200)}: {error}"
+            ) from error
 
     # What follows is for rules whose state is not made of `tensors` and `numbers` to override.
 
@@ -476,12 +505,21 @@ class Learner(ABC):
         own["begun"] = [bool(state) for state in self._state]
         return tensors, own
 
-    def _restore(self, tensors: Mapping[str, torch.Tensor], own: Any) -> None:
-        """Take over what `_saved` gave, or raise a StateError and change nothing."""
+    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
+        """What takes over what `_saved` gave; raises a StateError where it does not fit, and changes nothing yet."""
         wanted = dict.fromkeys((*self.numbers, "begun"), len(self._list))
-        found = {kind: len(values) for kind, values in own.items()}
+        try:
+            found = {kind: len(values) for kind, values in own.items()}
+        except (AttributeError, TypeError) as error:
+            raise StateError(f"expected lists of numbers by name in the state, got {shown(own, 80)}") from error
         if found != wanted:
             raise StateError("expected other numbers in the state", saved=found, current=wanted)
+        try:
+            numbers = {kind: [amount(number, kind) for number in own[kind]] for kind in self.numbers}
+            if not all(type(begun) is bool for begun in own["begun"]):
+                raise ValueError(f"begun: expected true or false, got {shown(own['begun'], 80)}")
+        except (TypeError, ValueError) as error:
+            raise StateError(f"expected numbers in the state, got others: {error}") from error
         left = dict(tensors)
         copies: list[dict[str, torch.Tensor]] = []
         for (name, parameter), begun in zip(self._parameters.items(), own["begun"], strict=True):
@@ -493,8 +531,12 @@ class Learner(ABC):
             copies.append({k: copied(f"{k}.{name}", left.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
         if left:
             raise StateError(f"the state has tensors that belong to no parameter: {_shown(left)}")
-        self._state = copies
-        self._numbers = [tuple(own[kind][i] for kind in self.numbers) for i in range(len(self._list))]
+
+        def restore() -> None:
+            self._state = copies
+            self._numbers = [tuple(numbers[kind][i] for kind in self.numbers) for i in range(len(self._list))]
+
+        return restore
 
 
 def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

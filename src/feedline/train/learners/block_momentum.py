@@ -18,7 +18,7 @@ Costs: an exchange of a few numbers each step, the parameters' bytes once a bloc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -86,7 +86,7 @@ class BlockMomentum(Together):
         count = self.ranks.count
         if self._block // count == 0:
             raise ValueError(f"expected a block of at least a sample for each of {count} ranks, got {self._block}")
-        rows = self.ranks.gather(own)
+        rows = self.ranks.gather(own, f"learn by {self.way}")
         update(round(own[0]), rows)
         self._since += round(sum(row[0] for row in rows))
         if self._since >= self._block // count * count:
@@ -114,11 +114,14 @@ class BlockMomentum(Together):
     def settle(self, saving: bool = False) -> None:
         """See `Workers`: agrees on what is left of a block."""
         if self._equal:
-            if self._since:
-                self._agree()
-            if saving and not self._reset:
-                # A checkpoint holds one state of each learner, so all go on from one.
-                self._share_learners()
+            with self.ranks.step():
+                # How much is left of a block is the same everywhere; where it is not, they find out here.
+                self.ranks.agree(f"agree on {self._since} samples of a block{', to save' if saving else ''}")
+                if self._since:
+                    self._agree()
+                if saving and not self._reset:
+                    # A checkpoint holds one state of each learner, so all go on from one.
+                    self._share_learners()
         super().settle(saving)
 
     def _make_equal(self) -> None:
@@ -131,20 +134,26 @@ class BlockMomentum(Together):
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """See `Workers`."""
-        self._equal, self._since = False, 0
         tensors = state.get("tensors", {})
-        if state.get("way") != self.way or len(tensors) != len(self._velocity):
+        names = [f"velocity {i}" for i in range(len(self._velocity))]
+        if state.get("way") != self.way or sorted(tensors) != sorted(names):
             raise StateError(
                 "expected the state of learning by block momentum, over as many parameters",
                 saved={"workers": state.get("way"), "tensors": len(tensors)},
                 current={"workers": self.way, "tensors": len(self._velocity)},
             )
-        self._velocity = [
-            copied(f"velocity {i}", tensors[f"velocity {i}"], parameter, parameter.dtype)
-            for i, parameter in enumerate(self.parameters)
+        velocity = [
+            copied(name, tensors[name], parameter, parameter.dtype)
+            for name, parameter in zip(names, self.parameters, strict=True)
         ]
+
+        def load() -> None:
+            self._part()
+            self._since, self._velocity = 0, velocity
+
+        return load
 
 
 def block_momentum(

@@ -30,13 +30,13 @@ class DataParallel(Together):
         if self._buckets is None:
             self._buckets = laid_out(self.parameters)
         gradients = [parameter.grad for parameter in self.parameters]
+        rows = self.ranks.gather(own, f"learn by {self.way}")
         with torch.no_grad():
             works = [self.ranks.sum(bucket.fill(gradients)) for bucket in self._buckets]
             # A gradient that no rank has stays None: nothing decays that nobody used.
             present = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.int32)
             works.append(self.ranks.sum(present))
             self.ranks.wait(works)
-        rows = self.ranks.gather(own)
         kept = present.tolist()
         for bucket in self._buckets:
             for place, view in zip(bucket.places, bucket.views, strict=True):

@@ -48,7 +48,7 @@ class Quantized(Together):
 
     def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
         check_dense(self.parameters)
-        rows = self.ranks.gather(own)
+        rows = self.ranks.gather(own, f"learn by {self.way}")
         present = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
         self.ranks.wait([self.ranks.sum(present)])
         used = [i for i, kept in enumerate(present.tolist()) if kept]

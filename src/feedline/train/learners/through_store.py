@@ -62,7 +62,7 @@ class ThroughStore(Together):
                 "yourself"
             )
         present = [float(parameter.grad is not None) for parameter in self.parameters]
-        rows = self.ranks.gather([*own, *present])
+        rows = self.ranks.gather([*own, *present], f"learn by {self.way}")
         # A gradient that no rank has stays None: nothing decays that nobody used.
         used = [i for i in range(len(present)) if any(row[len(own) + i] for row in rows)]
         if not self._keys:

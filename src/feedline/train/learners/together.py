@@ -1,6 +1,8 @@
 """What the ways of learning together share: when ranks begin to, how they tell each other, and that they stay equal.
 
-All ranks step equally often; a rank that has nothing, or whose source has ended, takes part with nothing. Until
+All ranks step equally often; a rank that has nothing, or whose source has ended, takes part with nothing. A step is
+made on all ranks or on none: Ctrl-C waits for its end, and a rank that leaves one in the middle all the same (by a
+second Ctrl-C, or an error of its own) has to be started again, with all others, who are told. Until
 ``distributed_after`` label samples every rank learns from the same whole minibatches. From there on each learns from
 its part: parameters, buffers and learners' states are first made those of rank 0, so nobody has to begin equal.
 
@@ -94,12 +96,16 @@ class Together(ABC):
 
     def learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
         """See `Workers`."""
+        with self.ranks.step():
+            return self._learn_in_step(own, update)
+
+    def _learn_in_step(self, own: Sequence[float], update: Update) -> list[list[float]]:
         seen = self._learners[0].samples
         if self.apart(seen):
             if not self._equal:
                 self._make_equal()
             return self._learn(own, update)
-        rows = self.ranks.gather([*own, float(seen)])
+        rows = self.ranks.gather([*own, float(seen)], "learn from the same minibatches")
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
             got = ", ".join(f"rank {r}: {row[0]:.0f} after {row[-1]:.0f}" for r, row in enumerate(rows))
             raise StoreError(
@@ -119,7 +125,8 @@ class Together(ABC):
         if self._learners and self._equal:
             assert self._model is not None
             # Running statistics of layers are each rank's own: rank 0's are the ones that count.
-            self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
+            with self.ranks.step():
+                self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 
     def _make_equal(self) -> None:
         """Let everybody have what rank 0 has."""
@@ -149,18 +156,26 @@ class Together(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Workers`."""
+        self.checked(state)()
+
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """See `Workers`.
 
         Raises:
             StateError: it is of another way of learning together.
         """
-        self._equal = False
         if state:
             raise StateError(
                 "expected a state without one of learning together",
-                saved={"workers": state.get("way")},
+                saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
                 current={"workers": self.way},
             )
+        return self._part
+
+    def _part(self) -> None:
+        """Before the next update everybody gets what rank 0 has."""
+        self._equal = False
 
 
 def check_dense(parameters: Sequence[torch.Tensor]) -> None:

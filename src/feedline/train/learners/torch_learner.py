@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 from feedline.train.learners.base import Batch, Learner, Step
 from feedline.train.schedules import Schedule, Values
+
+#: Options that belong to a parameter's device, or to other parameters.
+_NOT_TRIED = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
 
 
 class TorchLearner(Learner):
@@ -104,14 +108,85 @@ class TorchLearner(Learner):
         groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
         return tensors, {"state": state, "groups": groups}
 
-    def _restore(self, tensors: Mapping[str, torch.Tensor], own: Any) -> None:
+    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
+        kind = type(self.optimizer).__name__
         try:
             state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
-            groups = [_unflat(group, tensors) for group in own["groups"]]
-            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"the state does not fit {type(self.optimizer).__name__}: {error!r}") from error
+            groups = self._checked_groups([_unflat(group, tensors) for group in own["groups"]])
+            for group in groups:
+                for place in group["params"]:
+                    if place in state:
+                        self._check_kept(group, self._list[place], state[place])
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
+
+        def restore() -> None:
+            try:
+                self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
+
+        return restore
+
+    def _checked_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
+        """ValueError unless they are as many as the optimizer's, with options of the same kinds of values.
+
+        Versions of torch differ in options: those that are missing are the optimizer's own.
+        """
+        current = self.optimizer.state_dict()["param_groups"]
+        if len(groups) != len(current):
+            raise ValueError(f"{len(groups)} groups of parameters, expected {len(current)}")
+        for saved, own in zip(groups, current, strict=True):
+            if saved["params"] != own["params"]:
+                raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {own['params']}")
+            for key in saved.keys() & own.keys():
+                if not _alike(saved[key], own[key]):
+                    raise ValueError(
+                        f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(own[key], 40)}"
+                    )
+            kind = type(self.optimizer)
+            if _kept(kind, own, 1) is not None and _kept(kind, {**own, **saved}, 1) is None:
+                raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
+        return [{**own, **saved} for saved, own in zip(groups, current, strict=True)]
+
+    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, held: Mapping[str, Any]) -> None:
+        """ValueError unless it is what the optimizer would keep of a parameter; of torch's own, that is known."""
+        if not isinstance(held, Mapping):
+            raise ValueError(f"{shown(held, 40)} for a parameter of shape {tuple(parameter.shape)}")
+        if not held:
+            return
+        dimensions = max(1, parameter.dim())  # in which what is a number each and what is one for all look different
+        for name, like in (_kept(type(self.optimizer), group, dimensions) or {}).items():
+            value = held[name]
+            tensor = isinstance(value, torch.Tensor)
+            if not isinstance(like, torch.Tensor) or like.dim() == 0:
+                number = type(value) in (int, float) or (tensor and value.numel() == 1)
+                fits = not isinstance(like, (int, float, torch.Tensor)) or (number and 0 <= float(value) < math.inf)
+            elif like.shape == (2,) * dimensions:
+                fits = tensor and value.shape == parameter.shape
+            else:
+                fits = tensor and value.dim() == like.dim()
+            if not fits:
+                got = f"a tensor of shape {tuple(value.shape)}" if tensor else shown(value, 40)
+                raise ValueError(f"`{name}` of a parameter of shape {tuple(parameter.shape)} is {got}")
+
+
+def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
+    """What an optimizer of torch's own keeps of a parameter of size 2 in every dimension; None where nobody knows."""
+    if not kind.__module__.startswith("torch.optim"):
+        return None
+    parameter = torch.zeros((2,) * dimensions, requires_grad=True)
+    parameter.grad = torch.ones_like(parameter)
+    options = {key: value for key, value in group.items() if key not in _NOT_TRIED}
+    try:
+        optimizer: Any = kind([{**options, "params": [parameter]}])
+        optimizer.step()
+        optimizer.step()  # what it does with what it keeps
+    except Exception:  # it cannot learn by these options, or not from such gradients
+        return None
+    kept: Mapping[str, Any] = optimizer.state[parameter]
+    return kept
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -144,11 +219,28 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """What `_flat` was given; tensors are copies."""
     if not isinstance(value, Mapping):
+        if isinstance(value, (list, tuple)) or (type(value) is int and abs(value) >= 2**63):
+            raise ValueError(
+                f"expected a number, text, or what is named tensor, list, tuple or mapping, got {shown(value, 40)}"
+            )
         return value
     ((kind, held),) = value.items()
     if kind == "tensor":
         return tensors[held].clone()
     if kind == "mapping":
         return {key: _unflat(item, tensors) for key, item in held.items()}
+    if kind not in ("list", "tuple"):
+        raise ValueError(f"expected a tensor, mapping, list or tuple, got {shown(kind, 40)}")
     items = [_unflat(item, tensors) for item in held]
     return items if kind == "list" else tuple(items)
+
+
+def _alike(saved: Any, own: Any) -> bool:
+    """Whether a saved option is of the kind of the optimizer's own."""
+    if isinstance(own, (list, tuple)):
+        return type(saved) is type(own) and len(saved) == len(own) and all(map(_alike, saved, own))
+    numbers = (int, float, torch.Tensor)
+    if isinstance(own, numbers) and not isinstance(own, bool):
+        return isinstance(saved, numbers) and not isinstance(saved, bool)
+    switches = (bool, type(None))
+    return type(saved) is type(own) or (isinstance(own, switches) and isinstance(saved, switches))

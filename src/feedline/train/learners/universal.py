@@ -56,7 +56,7 @@ class Universal(Learner):
     def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
         return dict(self._own), {}
 
-    def _restore(self, tensors: Mapping[str, torch.Tensor], own: Any) -> None:
+    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
         if set(tensors) != set(self._own):
             raise StateError(
                 "the state has other tensors than this learner's function keeps",
@@ -64,6 +64,10 @@ class Universal(Learner):
                 current={"state": sorted(self._own)},
             )
         copies = {name: copied(name, tensors[name], mine, mine.dtype) for name, mine in self._own.items()}
-        with torch.no_grad():
-            for name, copy in copies.items():
-                self._own[name].copy_(copy)
+
+        def restore() -> None:
+            with torch.no_grad():
+                for name, copy in copies.items():
+                    self._own[name].copy_(copy)
+
+        return restore

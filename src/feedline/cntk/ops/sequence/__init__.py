@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import node_of, nodes_of
 from feedline.cntk.axis import Axis

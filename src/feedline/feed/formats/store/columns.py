@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import SchemaError
+from feedline.feed.formats.store.batch import Buffers
 
 METADATA_KEY = b"feedline"
 _DTYPES = (
@@ -139,68 +141,115 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-class Region:
-    """Bytes of a map that a column must lie in.
-
-    Args:
-        data: Arrow buffer over these bytes of the map.
-    """
-
-    def __init__(self, data: Any) -> None:
-        self._start, self._stop = data.address, data.address + data.size
-
-    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        """An array of ``count`` elements over an Arrow buffer.
-
-        Raises:
-            ValueError: the buffer is too small for that, misaligned, or not in the region (compressed data).
-        """
-        if count == 0:
-            return np.empty(0, dtype)
-        size = 0 if buffer is None else buffer.size
-        if count < 0 or count * dtype.itemsize > size:
-            raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
-        if not (self._start <= buffer.address and buffer.address + size <= self._stop):
-            raise ValueError("expected buffers as they are in the file, got compressed or foreign ones")
-        if buffer.address % dtype.itemsize:
-            raise ValueError(f"expected {dtype.name} at a multiple of {dtype.itemsize} bytes")
-        return np.frombuffer(buffer, dtype, count)
-
-
-def decode(column: Any, stream: Stream, ragged: bool, region: Region) -> Value:
+def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Buffers) -> Value:
     """The value that `encode` encoded, over the same bytes.
 
-    Offsets are checked whole: O(sequences), and O(samples) for sparse streams.
+    Offsets are checked whole: O(sequences), and O(samples) for sparse streams. What is parted by them is not: sparse
+    indices, and bytes of bools, are checked where they are copied.
+
+    Args:
+        column: of the batch.
+        stream: its declaration.
+        lengths: samples of each sequence, perhaps a view of a map; None: one each.
+        ragged: the column has a level for sequences.
+        batch: what the column is one of.
 
     Raises:
-        ValueError: sizes and offsets that contradict each other.
+        ValueError: sizes and offsets that contradict each other or ``lengths``.
+        DataError: the file was cut, or its disk fails.
     """
-    if column.null_count:
-        raise ValueError(f"expected no nulls, got {column.null_count}")
-    # Buffers come in depth-first order, for each level its validity first.
-    buffers = column.buffers()
-    at, rows = 0, len(column)
-    offsets = None
+    buffers, inner = _buffers(column, stream, ragged)
+    rows, offsets = len(column), None
     if ragged:
-        offsets = _bounds(region.view(buffers[1], np.dtype(np.int64), rows + 1), "offsets")
-        at, rows = 2, int(offsets[-1])
-    stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
+        offsets = batch.bounds(buffers[1], rows + 1)
+        rows = _native.bounds_end(offsets, "offsets")
+        _compare_lengths(offsets, lengths)
+    elif lengths is not None:
+        _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
+    if not stream.sparse:
+        return DenseValue(_dense(inner, stream, batch, 0, rows), offsets)
+    indptr = batch.bounds(inner[1], rows + 1)
+    return SparseValue(indptr, *_sparse(inner, stream, batch, 0, _native.bounds_end(indptr, "row bounds")), offsets)
+
+
+def decode_slice(
+    column: Any,
+    stream: Stream,
+    lengths: NDArray[np.int32] | None,
+    ragged: bool,
+    batch: Buffers,
+    start: int,
+    stop: int,
+) -> Value:
+    """The sequences ``start:stop`` of what `decode` returns, reading and checking no more than their offsets.
+
+    The value has offsets of its own; ``lengths`` are those of these sequences.
+
+    Raises:
+        ValueError, DataError: as `decode`.
+    """
+    buffers, inner = _buffers(column, stream, ragged)
+    first, last, offsets = start, stop, None
+    if ragged:
+        offsets = _native.copied(batch.view(buffers[1], _INT64, len(column) + 1)[start : stop + 1])
+        first, last = int(offsets[0]), int(offsets[-1])
+        offsets -= first
+    if lengths is not None:
+        _compare_lengths(np.arange(stop - start + 1, dtype=np.int64) if offsets is None else offsets, lengths)
+    if not stream.sparse:
+        return DenseValue(_dense(inner, stream, batch, first, last), offsets)
+    if first < 0:
+        raise ValueError(f"expected offsets from 0, got {first}")
+    indptr = _native.copied(batch.view(inner[1], _INT64, last + 1)[first:])
+    low = int(indptr[0])
+    indptr -= low
+    high = low + _native.bounds_end(indptr, "row bounds")
+    return SparseValue(indptr, *_sparse(inner, stream, batch, low, high), offsets)
+
+
+_INT64 = np.dtype(np.int64)
+
+
+def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list[Any]]:
+    """The buffers of a column, and those below its level for sequences.
+
+    Raises:
+        ValueError: one of them says which items are null.
+    """
+    # They come in depth-first order, for each level its validity first.
+    buffers = column.buffers()
+    inner = buffers[2:] if ragged else buffers
+    validity = [buffers[0], inner[0]]
     if stream.sparse:
-        indptr = _bounds(region.view(buffers[at + 1], np.dtype(np.int64), rows + 1), "row bounds")
-        entries = int(indptr[-1])
-        indices = region.view(buffers[at + 4], np.dtype(np.int32), entries)
-        values = region.view(buffers[at + 6], stored, entries)
-        return SparseValue(indptr, indices, values.view(stream.dtype), stream.shape[0], offsets)
-    data = buffers[at + 2] if stream.shape else buffers[at + 1]
-    flat = region.view(data, stored, rows * stream.size).view(stream.dtype)
-    return DenseValue(flat.reshape(rows, *stream.shape), offsets)
+        validity += [inner[2], inner[3], inner[5]]
+    elif stream.shape:
+        validity.append(inner[1])
+    if any(bitmap is not None for bitmap in validity):
+        raise ValueError("expected no nulls, got a column that has some")
+    return buffers, inner
 
 
-def _bounds(bounds: NDArray[np.int64], what: str) -> NDArray[np.int64]:
-    if bounds[0] != 0:
-        raise ValueError(f"expected {what} from 0, got {bounds[0]}")
-    falls = np.flatnonzero(bounds[1:] < bounds[:-1])
-    if len(falls):
-        i = int(falls[0])
-        raise ValueError(f"expected {what} that never fall, got {bounds[i]} before {bounds[i + 1]} at entry {i}")
-    return bounds
+def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: int) -> NDArray[Any]:
+    """Rows ``first:last``."""
+    stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
+    if not 0 <= first <= last:
+        raise ValueError(f"expected offsets that never fall, got {first} then {last}")
+    flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
+        first * stream.size :
+    ]
+    return flat.view(stream.dtype).reshape(last - first, *stream.shape)
+
+
+def _sparse(inner: list[Any], stream: Stream, batch: Buffers, low: int, high: int) -> tuple[Any, Any, int]:
+    """Indices and values of the entries ``low:high``, and the number of classes."""
+    if low < 0:
+        raise ValueError(f"expected row bounds from 0, got {low}")
+    indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]
+    return indices, batch.view(inner[6], stream.dtype, high)[low:], stream.shape[0]
+
+
+def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
+    i = -1 if lengths is None else _native.first_uneven(offsets, lengths)
+    if lengths is not None and i >= 0:
+        (wanted,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
+        raise ValueError(f"expected {wanted} samples in sequence {i} of those read, got {b - a}")

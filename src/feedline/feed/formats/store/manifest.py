@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,16 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.compressed import CODECS
+from feedline.feed.formats.store.mapped import check_size, open_inside
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
+# Stores with compressed chunks, which version 1 cannot read.
+COMPRESSED_VERSION = 2
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
+_LARGEST = 1 << 30  # bytes of a manifest; a chunk takes some fifty
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class Part:
         sequences: sequences in the file.
         samples: samples in the file.
         chunks: int64 arrays, one entry a chunk (a record batch): ``byte`` and ``bytes`` of its message in the
-            file, its ``crc32c``, ``sequences`` and ``samples``.
+            file, its ``crc32c``, ``sequences`` and ``samples``; of a compressed one ``memory``, bytes it expands to
+            at most.
         totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry a
             chunk.
     """
@@ -76,6 +83,8 @@ class Manifest:
     samples: int
     lengths: dict[str, Lengths]
     parts: list[Part]
+    compression: str | None = None
+    """One of `compressed.CODECS`, or None."""
 
     def digest(self) -> str:
         """32 hex digits over sizes and checksums of all chunks."""
@@ -89,8 +98,9 @@ class Manifest:
         """The bytes of the manifest file, with their checksum."""
         tree = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if self.compression is None else COMPRESSED_VERSION,
             "crc32c": "00000000",
+            **({} if self.compression is None else {"compression": self.compression}),
             "sequences": self.sequences,
             "samples": self.samples,
             "streams": [{"name": name, **columns.describe(stream)} for name, stream in self.schema.items()],
@@ -122,36 +132,27 @@ class Manifest:
             DataError: no store, a damaged manifest, figures that contradict each other or the files.
         """
         path = folder / MANIFEST
-        try:
-            text = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not os.path.lexists(path):
             raise DataError(
                 f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
-            ) from error
-        except OSError as error:
-            raise DataError(f"expected a readable manifest: {error}", path=str(path)) from error
+            )
+        with open_inside(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > _LARGEST:
+                raise DataError(f"expected a manifest of at most {_LARGEST} bytes, got {size}", path=str(path))
+            try:
+                text = os.pread(descriptor, size, 0)
+            except OSError as error:
+                raise DataError(f"expected a readable manifest: {error.strerror}", path=str(path)) from error
         manifest = _Parser(str(path)).manifest(text)
-        for file, size in [*((p.file, p.bytes) for p in manifest.parts)] + [
+        for name, size in [*((p.file, p.bytes) for p in manifest.parts)] + [
             (side.file, side.bytes) for side in manifest.lengths.values()
         ]:
-            _check_size(folder / file, size)
+            check_size(folder / name, size)
         return manifest
 
 
-def _check_size(path: Path, size: int) -> None:
-    try:
-        got = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
-    if got != size:
-        raise DataError(
-            f"expected a file of {size} bytes, got {got}",
-            path=str(path),
-            hint="the file was cut or changed after it was written; write the store again",
-        )
-
-
-_CHUNK_KEYS = ("byte", "bytes", "sequences", "samples", "crc32c")
+_CHUNK_KEYS: tuple[str, ...] = ("byte", "bytes", "sequences", "samples", "crc32c")
 
 
 class _Parser:
@@ -159,6 +160,7 @@ class _Parser:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.chunk_keys = _CHUNK_KEYS
 
     def fail(self, what: str) -> NoReturn:
         raise DataError(what, path=self.path, hint="the manifest is damaged; restore it or write the store again")
@@ -177,12 +179,18 @@ class _Parser:
             self.fail(f"expected JSON: {error}")
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             self.fail(f"expected the format {FORMAT!r}")
-        if tree.get("version") != VERSION:
+        if type(tree.get("version")) is not int or tree["version"] not in (VERSION, COMPRESSED_VERSION):
             raise DataError(
-                f"expected version {VERSION} of the store format, got {tree.get('version')!r}",
+                f"expected version {VERSION} or {COMPRESSED_VERSION} of the store format, got {tree.get('version')!r}",
                 path=self.path,
                 hint="upgrade feedline to read it",
             )
+        compression = None
+        if tree["version"] == COMPRESSED_VERSION:
+            compression = tree.get("compression")
+            if compression not in CODECS:
+                self.fail(f"expected a compression of {', '.join(CODECS)}, got {compression!r}")
+            self.chunk_keys = (*_CHUNK_KEYS, "memory")
         schema = self.schema(tree.get("streams"))
         lengths = self.lengths(tree.get("lengths"), schema)
         parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
@@ -198,7 +206,14 @@ class _Parser:
         ragged = frozenset[str]().union(*(part.ragged for part in parts))
         if ragged != set(lengths):
             self.fail(f"expected lengths of the streams {sorted(ragged)}, got {sorted(lengths)}")
-        return Manifest(schema, sequences, samples, lengths, parts)
+        for side in lengths.values():
+            size = len(lengths_header(sequences)) + 4 * sequences
+            if side.bytes != size:
+                self.fail(f"expected {size} bytes in {side.file} for {sequences} sequences, got {side.bytes}")
+        files = [part.file for part in parts] + [side.file for side in lengths.values()]
+        if len(set(files)) < len(files):
+            self.fail(f"expected each file once, got {', '.join(sorted(files))}")
+        return Manifest(schema, sequences, samples, lengths, parts, compression)
 
     def schema(self, rows: Any) -> Schema:
         streams: dict[str, Stream] = {}
@@ -207,9 +222,11 @@ class _Parser:
                 stream = columns.parse(row)
             except (ValueError, TypeError) as error:
                 self.fail(str(error))
-            if not isinstance(row.get("name"), str) or row["name"] in streams:
-                self.fail(f"expected a name of its own for each stream, got {row.get('name')!r}")
-            streams[row["name"]] = stream
+            name = row.get("name")
+            # JSON can spell half a character, which is in no Arrow file.
+            if not isinstance(name, str) or name in streams or re.search("[\ud800-\udfff]", name):
+                self.fail(f"expected a name of its own for each stream, got {name!r}")
+            streams[name] = stream
         try:
             return Schema(streams)
         except SchemaError as error:
@@ -229,9 +246,9 @@ class _Parser:
         if not all(isinstance(name, str) and name in lengths for name in ragged):
             self.fail(f"expected streams with lengths as ragged streams of {file}, got {ragged!r}")
         tables = row.get("chunks")
-        if not isinstance(tables, dict) or set(tables) != set(_CHUNK_KEYS):
-            self.fail(f"expected {', '.join(_CHUNK_KEYS)} of the chunks of {file}")
-        chunks = {key: self.counts(tables[key], f"{key} of chunks") for key in _CHUNK_KEYS}
+        if not isinstance(tables, dict) or set(tables) != set(self.chunk_keys):
+            self.fail(f"expected {', '.join(self.chunk_keys)} of the chunks of {file}")
+        chunks = {key: self.counts(tables[key], f"{key} of chunks") for key in self.chunk_keys}
         count = len(chunks["byte"])
         totals = row.get("totals")
         if not isinstance(totals, dict) or set(totals) != set(lengths):
@@ -257,8 +274,8 @@ class _Parser:
         return rows
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
-        # 2^48 leaves room to add: no sum of a table can pass 2^63.
-        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or len(rows) > 2**14 * 2**10:
+        # No sum of a table may pass 2^63, where it would wrap around to any number.
+        if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or sum(rows) >= 2**62:
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)
 

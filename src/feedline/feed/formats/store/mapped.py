@@ -1,22 +1,88 @@
-"""A file mapped for reading, whose size is checked again before each use.
+"""The files of a store: opened as what they are, and mapped for reading.
 
-A map of a file that became shorter kills the process on access (SIGBUS); checking the size before handing out
-views turns nearly all such accidents into a `DataError`.
+Only regular files of the folder itself are opened, never what a link leads to. A map of a file that is cut kills
+whatever touches a page that is gone (SIGBUS), so that nothing here reads a map but native code, which tells of it
+instead: `MappedFile.copy`, and a gather, which also looks at the `seal` afterwards.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.formats.files import kind_of, open_regular
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
     "sequential": mmap.MADV_SEQUENTIAL,
     "willneed": mmap.MADV_WILLNEED,
 }
+_CHANGED = "the file was cut or changed after it was written; write the store again"
+
+
+@contextlib.contextmanager
+def open_inside(path: Path) -> Iterator[int]:
+    """A descriptor for reading a regular file; a link is not followed, a pipe not waited for.
+
+    Raises:
+        DataError: it is something else, or cannot be opened.
+    """
+    try:
+        file = open_regular(path, 0, links=False)
+    except OSError as error:
+        # One descriptor stays open for each map: Python needs it to ask for the size.
+        hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
+        if path.is_symlink():
+            raise no_file(path, stat.S_IFLNK) from error
+        raise DataError(
+            f"expected a readable file: {error.strerror}",
+            path=str(path),
+            hint=hint if error.errno == errno.EMFILE else None,
+        ) from error
+    with file:
+        yield file.fileno()
+
+
+def no_file(path: Path, mode: int) -> DataError:
+    """Something else stands where a file of the store should."""
+    if stat.S_ISLNK(mode):
+        return DataError(
+            "expected a file in the store's own folder, got a link",
+            path=str(path),
+            hint="a store reads nothing outside its folder; put the file itself there",
+        )
+    return DataError(f"expected a readable file: it is {kind_of(mode)}", path=str(path))
+
+
+def check_size(path: Path, size: int) -> None:
+    """Compare a file's size with the recorded one, without opening it.
+
+    Raises:
+        DataError: they differ, or it is no regular file.
+    """
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise no_file(path, found.st_mode)
+    _compare(str(path), found.st_size, size)
+
+
+def _compare(path: str, got: int, size: int) -> None:
+    if got != size:
+        raise DataError(f"expected a file of {size} bytes, got {got}", path=path, hint=_CHANGED)
 
 
 class MappedFile:
@@ -24,26 +90,32 @@ class MappedFile:
 
     Args:
         path: the file.
-        size: its size in bytes, as recorded; at least 1.
+        size: its size in bytes, as recorded; at least 8.
+
+    Attributes:
+        path, size: of the file.
+        address: where it is mapped.
+        identity: (device, inode).
+        seal: the last 8 bytes, uint8 (8,).
 
     Raises:
-        DataError: the file is missing, unreadable, or has another size.
+        DataError: the file is missing, unreadable, no regular file, or has another size.
     """
 
-    def __init__(self, path: str, size: int) -> None:
-        import pyarrow as pa
-
-        self.path, self.size = path, size
-        try:
-            with open(path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            # One descriptor stays open for each map: Python needs it to ask for the size.
-            many = isinstance(error, OSError) and error.errno == errno.EMFILE
-            hint = "raise the limit (ulimit -n) or write the store with larger part_bytes" if many else None
-            raise DataError(f"expected a readable file of {size} bytes: {error}", path=path, hint=hint) from error
-        self.check()
-        self.buffer: Any = pa.py_buffer(self._map)
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = str(path), size
+        with open_inside(path) as descriptor:
+            about = os.fstat(descriptor)
+            _compare(self.path, about.st_size, size)
+            self.identity = (about.st_dev, about.st_ino)
+            try:
+                self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"expected a file of {size} bytes that can be mapped: {error}", path=self.path
+                ) from error
+        self.seal = self.view(np.dtype(np.uint8), 8, size - 8)
+        self.address: int = self.seal.__array_interface__["data"][0] - (size - 8)
 
     def check(self) -> None:
         """Compare the file's size with the recorded one.
@@ -51,13 +123,19 @@ class MappedFile:
         Raises:
             DataError: they differ.
         """
-        now = self._map.size()
-        if now != self.size:
-            raise DataError(
-                f"expected a file of {self.size} bytes, got {now}",
-                path=self.path,
-                hint="the file was cut or changed after it was written; write the store again",
-            )
+        _compare(self.path, self._map.size(), self.size)
+
+    def view(self, dtype: np.dtype[Any], count: int, byte: int) -> NDArray[Any]:
+        """``count`` elements from ``byte`` on, as a view of the map."""
+        return np.frombuffer(self._map, dtype, count, byte)
+
+    def copy(self, count: int, byte: int) -> NDArray[np.uint8]:
+        """``count`` bytes from ``byte`` on, in memory of their own.
+
+        Raises:
+            DataError: the file was cut, or its disk fails.
+        """
+        return _native.copied(self.view(np.dtype(np.uint8), count, byte))
 
     def advise(self, advice: str, start: int = 0, length: int | None = None) -> None:
         """Tell the kernel how bytes ``start`` and following will be used: a key of `ADVICE`."""

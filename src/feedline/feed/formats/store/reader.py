@@ -1,16 +1,18 @@
 """Feeding from a store: chunks are views of mapped files.
 
 Opening costs O(chunks) and reads the manifest only. Reading a chunk maps its file once, checks sizes and
-offsets, and copies nothing; private memory does not grow with the data. Lengths of sequences come from a
-mapped side file, 4 bytes a sequence and ragged stream.
+offsets, and keeps no copy; private memory does not grow with the data. Lengths of sequences come from a
+mapped side file, 4 bytes a sequence and ragged stream. Maps are read by native code alone, which tells when a file
+was cut under them (see `mapped`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from feedline.data import Chunk, Schema, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
+from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
-from feedline.feed.formats.store.mapped import ADVICE, MappedFile
+from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 
@@ -31,13 +35,15 @@ class StoreDeserializer(Deserializer):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
-    chunk is read. The entries themselves (indices of sparse streams included) are checked with ``verify``.
+    chunk is read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The
+    views of a chunk from `read` are the file's own bytes, unless it is compressed: who looks at them without a copy
+    finds the indices as they are, and is killed if the file is cut meanwhile. Chunks of a compressed store are read and
+    decompressed whole, and compared with their checksums each time.
 
     Args:
         path: the store's folder.
         streams: names of the streams to deliver, in that order; None: all.
-        verify: compare each chunk with its checksum when it is first read, and each sparse index with the
-            number of classes; reads the whole chunk.
+        verify: compare each chunk with its checksum when it is first read, which reads all of it.
 
     Raises:
         DataError: no store, or a damaged one.
@@ -45,6 +51,8 @@ class StoreDeserializer(Deserializer):
     """
 
     random_access = True
+    sliceable = True
+    fetchable = True
 
     def __init__(
         self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
@@ -66,9 +74,13 @@ class StoreDeserializer(Deserializer):
         self._wanted = None if streams is None else names
         self._verify = verify
         self._verified: set[int | str] = set()
+        if manifest.compression is not None:
+            self.random_access = self.sliceable = self.fetchable = False
         self._first = np.cumsum([0] + [len(part.chunks["byte"]) for part in manifest.parts])
+        counts = [part.chunks["sequences"] for part in manifest.parts]
+        self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
         self._maps: dict[str, _MappedPart] = {}
-        self._sides: dict[str, tuple[MappedFile, NDArray[np.int32]]] = {}
+        self._sides: dict[str, _MappedLengths] = {}
         self._advice = "random"
         self._lock = threading.Lock()
         self._table: list[ChunkInfo] | None = None
@@ -87,45 +99,57 @@ class StoreDeserializer(Deserializer):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Views of the sequences of chunk number ``chunk``.
+        """Views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
 
         Raises:
             DataError: the file was cut, is damaged, or contradicts the manifest.
         """
-        part, i = self._locate(chunk)
-        mapped = self._map(part)
-        mapped.file.check()
-        start, size = int(part.chunks["byte"][i]), int(part.chunks["bytes"][i])
-        region = mapped.file.buffer.slice(start, size)
-        if self._verify and chunk not in self._verified:
-            self._check_sum(mapped.file.path, region, start, int(part.chunks["crc32c"][i]))
-        values = self._decode(part, i, mapped, region, start)
-        if self._verify and chunk not in self._verified:
-            for name, value in values.items():
-                _check_indices(mapped.file.path, name, value)
-            self._verified.add(chunk)
-        return Chunk(self.schema, values)
+        part, i, mapped = self._opened(chunk)
+        ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
+        values = self._decoded(part, i, mapped, ordinals, columns.decode)
+        self._check_samples(chunk, part, i, mapped.file.path, values)
+        return Chunk(self.schema, values, seals=self._seals_of(mapped))
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Views of the sequences ``start:stop`` of chunk number ``chunk``, and copies of their offsets.
+
+        Reads and checks no more than these.
+
+        Raises:
+            DataError: as `read`.
+        """
+        if self._manifest.compression is not None:
+            return super().read_slice(chunk, start, stop)
+        part, i, mapped = self._opened(chunk)
+        count = int(part.chunks["sequences"][i])
+        start, stop, _ = slice(start, stop).indices(count)
+        first = int(self._starts[chunk])
+        decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
+        values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
+        return Chunk(self.schema, values, seals=[mapped.file.seal])
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
+        found = {}
+        for chunk in chunks:
+            part, i = self._locate(chunk)
+            file = found[part.file] = self._map(part).file
+            file.advise("willneed", int(part.chunks["byte"][i]), 4096)
+        return list(found.values())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        ragged, plain = self._counted()
-        if not ragged:
-            return None
-        longest = np.ones(len(ordinals), np.int64) if plain else np.zeros(len(ordinals), np.int64)
-        for name in ragged:
-            lengths = self._side(name)[ordinals]
-            if len(lengths) and lengths.min() < 0:
-                raise DataError(
-                    f"expected lengths of at least 0, got {lengths.min()}",
-                    path=self._side_path(name),
-                    stream=name,
-                )
-            np.maximum(longest, lengths, out=longest)
-        return longest
+        ragged, _ = self._counted()
+        ordinals = np.ascontiguousarray(ordinals, np.int64)
+        return self._longest({name: self._side(name).take(ordinals) for name in ragged}, len(ordinals))
 
     def digest(self) -> str:
         """32 hex digits over the sizes and checksums of all chunks; the same for every choice of streams."""
         return self._manifest.digest()
+
+    def paths(self) -> list[str]:
+        """The Arrow files."""
+        return [str(self._folder / part.file) for part in self._manifest.parts]
 
     def advise(self, advice: str, chunk: int | None = None) -> None:
         """Tell the kernel how the maps will be used.
@@ -167,45 +191,85 @@ class StoreDeserializer(Deserializer):
                 raise ValueError(f"expected an open store, but {self.name} was closed")
             mapped = self._maps.get(part.file)
             if mapped is None:
-                file = MappedFile(str(self._folder / part.file), part.bytes)
+                file = MappedFile(self._folder / part.file, part.bytes)
                 file.advise(self._advice)
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
 
-    def _decode(self, part: Part, i: int, mapped: _MappedPart, region: Any, start: int) -> dict[str, Value]:
-        import pyarrow as pa
+    def _opened(self, chunk: int) -> tuple[Part, int, _MappedPart]:
+        """The part that a chunk lies in, its number there, and the map of the part."""
+        part, i = self._locate(chunk)
+        mapped = self._map(part)
+        mapped.file.check()
+        if self._verify and chunk not in self._verified:
+            _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
+            self._verified.add(chunk)
+        return part, i, mapped
 
-        path = mapped.file.path
-        sequences = int(part.chunks["sequences"][i])
+    def _decoded(
+        self, part: Part, i: int, mapped: _MappedPart, ordinals: tuple[int, int], decode: Callable[..., Value]
+    ) -> dict[str, Value]:
+        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``."""
+        start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
+        damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
+        batch: Batch | CompressedBatch
         try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(region), mapped.arrow)
-        except (pa.ArrowException, OSError, ValueError, EOFError, TypeError) as error:
-            raise _damaged(f"expected an Arrow record batch: {error}", path, start) from error
-        if batch.num_rows != sequences:
-            raise _damaged(f"expected {sequences} sequences in the chunk, got {batch.num_rows}", path, start)
-        inside = columns.Region(region)
+            if self._manifest.compression is None:
+                batch = Batch(mapped.file, start, size, mapped.arrow)
+            else:
+                data = self._fetch(mapped.file.path, start, size)
+                crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
+                batch = CompressedBatch(data, crc32c, memory, mapped.arrow)
+        except ValueError as error:
+            raise damaged(str(error)) from error
         values = {}
         for name in self.schema:
-            stream = self._manifest.schema[name]
-            column = batch.column(mapped.arrow.get_field_index(name))
+            column = batch.arrow.column(mapped.arrow.get_field_index(name))
+            if len(column) != sequences:
+                raise damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", stream=name)
+            side = self._side(name) if name in self._manifest.lengths else None
+            lengths = None if side is None else side.view(*ordinals)
             try:
-                value = columns.decode(column, stream, name in part.ragged, inside)
+                value = decode(column, self._manifest.schema[name], lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
-                raise _damaged(str(error), path, start, name) from error
-            if name in self._manifest.lengths:
-                total = int(part.totals[name][i])
-                if value.num_samples != total:
-                    raise _damaged(f"expected {total} samples, got {value.num_samples}", path, start, name)
+                if side is not None:
+                    side.check()  # it may be its lengths that are not there any more
+                raise damaged(str(error), stream=name) from error
+            if side is not None:
+                side.check()
                 if value.one_sample_each:
                     # Written before the stream turned out to have sequences: all chunks look alike.
                     value = _with_offsets(value)
             values[name] = value
         return values
 
-    def _check_sum(self, path: str, region: Any, start: int, expected: int) -> None:
-        got = _native.crc32c(region)
-        if got != expected:
-            raise _damaged(f"expected a chunk with checksum {expected:08x}, got {got:08x}", path, start)
+    def _fetch(self, path: str, start: int, size: int) -> bytearray:
+        with open_inside(Path(path)) as descriptor:
+            try:
+                return read_exactly(descriptor, start, size)
+            except (OSError, EOFError) as error:
+                raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
+
+    def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
+        """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""
+        return [] if self._manifest.compression is not None else [mapped.file.seal]
+
+    def _check_samples(self, chunk: int, part: Part, i: int, path: str, values: Mapping[str, Value]) -> None:
+        """Compare the samples of a chunk with those by the manifest."""
+        damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
+        for name in values.keys() & self._manifest.lengths.keys():
+            total = int(part.totals[name][i])
+            if values[name].num_samples != total:
+                raise damaged(f"expected {total} samples, got {values[name].num_samples}", stream=name)
+        ragged, plain = self._counted()
+        if len(ragged) == 1 and not plain:
+            got = int(part.totals[ragged[0]][i])
+        else:
+            lengths = self.lengths(np.arange(self._starts[chunk], self._starts[chunk + 1]))
+            got = int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
+        expected = self.chunks()[chunk].samples
+        if expected != got:
+            raise damaged(f"expected {expected} samples in the chunk, got {got}")
 
     # ---- lengths ------------------------------------------------------------------------------------
 
@@ -215,6 +279,16 @@ class StoreDeserializer(Deserializer):
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
+
+    def _longest(self, lengths: Mapping[str, NDArray[np.int32]], count: int) -> NDArray[np.int64] | None:
+        """Of ``count`` sequences with these lengths by ragged stream, what counts; None if each has one sample."""
+        ragged, plain = self._counted()
+        if not ragged:
+            return None
+        longest = np.ones(count, np.int64) if plain else np.zeros(count, np.int64)
+        for name in ragged:
+            np.maximum(longest, lengths[name], out=longest)
+        return longest
 
     def _samples(self) -> NDArray[np.int64]:
         parts = self._manifest.parts
@@ -231,32 +305,24 @@ class StoreDeserializer(Deserializer):
         totals = [self.lengths(np.arange(a, a + n)) for a, n in zip(starts, counts, strict=False)]
         return np.array([0 if lengths is None else int(lengths.sum()) for lengths in totals], np.int64)
 
-    def _side_path(self, name: str) -> str:
-        return str(self._folder / self._manifest.lengths[name].file)
-
-    def _side(self, name: str) -> NDArray[np.int32]:
+    def _side(self, name: str) -> _MappedLengths:
         with self._lock:
             if self._closed:
                 raise ValueError(f"expected an open store, but {self.name} was closed")
             found = self._sides.get(name)
             if found is None:
-                found = self._sides[name] = self._open_side(name)
-        found[0].check()
-        return found[1]
-
-    def _open_side(self, name: str) -> tuple[MappedFile, NDArray[np.int32]]:
-        side, path = self._manifest.lengths[name], self._side_path(name)
-        file = MappedFile(path, side.bytes)
-        if self._verify:
-            self._check_sum(path, file.buffer, 0, side.crc32c)
-        count = self._manifest.sequences
-        header = lengths_header(count)
-        if side.bytes != len(header) + 4 * count or file.buffer.slice(0, len(header)).to_pybytes() != header:
-            raise _damaged(f"expected a .npy file of {count} int32 lengths", path, 0, name)
-        return file, np.frombuffer(file.buffer, "<i4", count, len(header))
+                side = self._manifest.lengths[name]
+                file = MappedFile(self._folder / side.file, side.bytes)
+                if self._verify:
+                    _check_sum(file, 0, side.bytes, side.crc32c)
+                found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
+        return found
 
 
 _TABLE = ("sequences", "bytes")
+
+# Lengths of sequences are looked up in any order: up to this size their file is read at once, not page by page.
+_LENGTHS_AT_ONCE = 64 << 20
 
 
 class _MappedPart:
@@ -268,13 +334,59 @@ class _MappedPart:
         self.file = file
         fields = [columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
         self.arrow = pa.schema(fields)
-        head = int(part.chunks["byte"][0])
+        # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
+        head = min(int(part.chunks["byte"][0]), HEAD_LIMIT)
+        message = file.copy(head - 8, 8)
+        if not (file.copy(6, 0).tobytes() == file.copy(6, file.size - 6).tobytes() == b"ARROW1"):
+            raise _damaged('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
         try:
-            found = pa.ipc.read_schema(file.buffer.slice(8, head - 8))
+            found = pa.ipc.read_schema(pa.py_buffer(message))
         except (pa.ArrowException, OSError, ValueError, EOFError, TypeError) as error:
             raise _damaged(f"expected an Arrow file: {error}", file.path, 0) from error
         if not found.equals(self.arrow, check_metadata=True):
             raise _damaged(f"expected the columns\n{self.arrow}\ngot\n{found}", file.path, 0)
+
+
+class _MappedLengths:
+    """A mapped ``.npy`` file of lengths."""
+
+    def __init__(self, file: MappedFile, count: int, stream: str) -> None:
+        header = lengths_header(count)
+        if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
+            raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
+        self._file, self._stream = file, stream
+        if file.size <= _LENGTHS_AT_ONCE:
+            file.advise("willneed")
+        self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
+        self._gatherer = _native.Gatherer([None])
+        self._gatherer.add(0, [(self._lengths, None)])
+
+    def view(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Lengths of the sequences ``start:stop``, for native code; to be followed by `check`."""
+        self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
+        return self._lengths[start:stop]
+
+    def check(self) -> None:
+        """Look whether what was read was there; a file that is cut reads as zeros to the end of the page.
+
+        Raises:
+            DataError: the file was cut.
+        """
+        self._file.check()
+
+    def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Lengths of the sequences ``ordinals``, a copy."""
+        lengths: NDArray[np.int32]
+        ((lengths, _),) = self._gatherer.gather(None, ordinals)
+        self.check()
+        if len(lengths) and lengths.min() < 0:
+            raise DataError(
+                f"expected lengths of at least 0, got {lengths.min()}",
+                path=self._file.path,
+                stream=self._stream,
+                hint="the file is damaged; restore it or write the store again",
+            )
+        return lengths
 
 
 def _with_offsets(value: Value) -> Value:
@@ -285,11 +397,10 @@ def _with_offsets(value: Value) -> Value:
     return DenseValue(value.rows, offsets)
 
 
-def _check_indices(path: str, name: str, value: Value) -> None:
-    if isinstance(value, SparseValue) and len(value.indices):
-        low, high = int(value.indices.min()), int(value.indices.max())
-        if low < 0 or high >= value.classes:
-            raise DataError(f"expected indices in [0, {value.classes}), got {low} to {high}", path=path, stream=name)
+def _check_sum(file: MappedFile, start: int, size: int, expected: int) -> None:
+    got = _native.crc32c(file.view(np.dtype(np.uint8), size, start))
+    if got != expected:
+        raise _damaged(f"expected {size} bytes with checksum {expected:08x}, got {got:08x}", file.path, start)
 
 
 def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> DataError:

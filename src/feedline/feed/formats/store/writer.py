@@ -1,15 +1,14 @@
 """Writing a store: batches of sequences in, a finished folder out, or nothing at all.
 
 Everything is written to a hidden sibling of the destination, which takes the destination's name at the end;
-an exception, a full disk included, leaves no trace. Memory is bounded by one chunk.
+an exception, a full disk included, leaves no trace. What a killed writer leaves is removed by the next one of that
+name (see `workplace`). Memory is bounded by one chunk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +23,13 @@ from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.formats.pieces import copied, joined
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
+
+PLAIN_CHUNK, COMPRESSED_CHUNK = 32 << 20, 4 << 20
 
 
 class StoreWriter:
@@ -38,8 +41,11 @@ class StoreWriter:
     Args:
         path: folder to make.
         schema: the streams; fields are not kept, dtypes become native in byte order.
-        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own.
+        chunk_bytes: rows of one chunk (one Arrow record batch); a longer sequence has a chunk of its own. None: 32
+            MiB; 4 MiB in a compressed store, whose chunks are read whole, so that windows hold more of them.
         part_bytes: size at which the next Arrow file is begun; the last chunk may pass it.
+        compression: of each chunk: ``"lz4"``, ``"zstd"``, or ``"auto"``: the first of these by which the first chunk
+            shrinks by a third, else none. None: none; only then chunks are read without decoding.
         overwrite: replace a store of that name. Anything else of that name is never replaced.
 
     Raises:
@@ -52,30 +58,39 @@ class StoreWriter:
         path: str | os.PathLike[str],
         schema: Schema,
         *,
-        chunk_bytes: int = 32 << 20,
+        chunk_bytes: int | None = None,
         part_bytes: int = 1 << 30,
         overwrite: bool = False,
+        compression: str | None = None,
     ) -> None:
+        if compression not in (None, "auto", *CODECS):
+            raise ValueError(f"expected a compression of {', '.join(CODECS)}, auto or None, got {compression!r}")
+        if chunk_bytes is None:
+            chunk_bytes = PLAIN_CHUNK if compression is None else COMPRESSED_CHUNK
         if chunk_bytes < 1 or part_bytes < 1:
             raise ValueError(f"expected positive sizes, got chunk_bytes={chunk_bytes}, part_bytes={part_bytes}")
         self.path = Path(os.path.abspath(path))
         self.given = schema
+        self._compression = compression
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
-        self._refuse_existing()
-        # A hidden sibling: on the same file system, so that renaming is atomic.
-        self._folder = self.path.parent / f".{self.path.name}.writing-{secrets.token_hex(6)}"
+        clear_leftovers(self.path)
+        self.refuse_existing(self.path, overwrite)
         self._pending: list[Piece] = []
         self._pending_bytes = 0
         self._ragged: set[str] = set()
         self._part: _PartFile | None = None
         self._parts: list[_PartFile] = []
-        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+        self._lengths: dict[str, _LengthsFile] = {}
         self._sequences = 0
         self.manifest: Manifest | None = None
         """What was written; None until `close`."""
+        self._workplace: Workplace | None = None
         with self._cleaning_up():
-            self._folder.mkdir()
+            # A hidden sibling: on the same file system, so that renaming is atomic.
+            self._workplace = Workplace(self.path)
+        self._folder = self._workplace.folder
+        self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
 
     # ---- use ----------------------------------------------------------------------------------------
 
@@ -84,7 +99,8 @@ class StoreWriter:
 
         Raises:
             SchemaError: not the streams of the schema.
-            DataError: a sequence that could not be read, or the files cannot be written (disk full).
+            DataError: a sequence that could not be read or holds a sparse index out of range, or the files cannot be
+                written (disk full).
         """
         chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
         if chunk.errors:
@@ -92,6 +108,8 @@ class StoreWriter:
             raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
         if chunk.schema.digest != self.given.digest:
             Chunk(self.given, chunk.values)  # says what differs
+        for name, value in chunk.values.items():
+            _check_indices(name, value)
         with self._cleaning_up():
             self._append(chunk)
 
@@ -114,7 +132,8 @@ class StoreWriter:
             part.drop()
         for lengths in self._lengths.values():
             lengths.drop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._workplace is not None:
+            self._workplace.drop()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -166,7 +185,9 @@ class StoreWriter:
         if self._part is None:
             fields = [columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
-            self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged))
+            if self._compression == "auto":
+                self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
+            self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
             self._parts.append(self._part)
         part = self._part
         arrays = [
@@ -191,34 +212,29 @@ class StoreWriter:
         self._end_part()
         lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
-        manifest = Manifest(self.schema, self._sequences, sum(part.samples for part in parts), lengths, parts)
+        samples = sum(part.samples for part in parts)
+        manifest = Manifest(self.schema, self._sequences, samples, lengths, parts, self._compression)
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
-        _sync_folder(self._folder)
-        self._refuse_existing()
-        old = None
-        if self.path.exists():
-            old = self.path.parent / f".{self.path.name}.old-{secrets.token_hex(6)}"
-            os.rename(self.path, old)
-        try:
-            os.rename(self._folder, self.path)
-        except BaseException:
-            if old is not None:
-                os.rename(old, self.path)
-            raise
-        _sync_folder(self.path.parent)
-        if old is not None:
-            shutil.rmtree(old)
+        self.refuse_existing(self.path, self._overwrite)
+        assert self._workplace is not None
+        self._workplace.publish()
         self.manifest = manifest
 
-    def _refuse_existing(self) -> None:
-        if not os.path.lexists(self.path):
+    @staticmethod
+    def refuse_existing(path: Path, overwrite: bool) -> None:
+        """Check that a store may be written to ``path``.
+
+        Raises:
+            FileExistsError: something is there that is not a store, or is not to be overwritten.
+        """
+        if not os.path.lexists(path):
             return
-        if not self._overwrite:
-            raise FileExistsError(f"{self.path} exists; pass overwrite=True to replace a store, or choose another name")
-        if self.path.is_symlink() or not (self.path / MANIFEST).is_file():
-            raise FileExistsError(f"{self.path} is not a feedline store, so overwrite=True does not replace it")
+        if not overwrite:
+            raise FileExistsError(f"{path} exists; pass overwrite=True to replace a store, or choose another name")
+        if path.is_symlink() or not (path / MANIFEST).is_file():
+            raise FileExistsError(f"{path} is not a feedline store, so overwrite=True does not replace it")
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
@@ -242,14 +258,16 @@ class StoreWriter:
 class _PartFile:
     """One Arrow IPC file being written, and the table of its chunks."""
 
-    def __init__(self, path: Path, arrow: Any, ragged: frozenset[str]) -> None:
+    def __init__(self, path: Path, arrow: Any, ragged: frozenset[str], compression: str | None) -> None:
         import pyarrow as pa
 
         self.arrow, self.ragged = arrow, ragged
         self._name = path.name
         self._sink = _Sink(path)
-        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), arrow)
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._compressed = compression is not None
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), arrow, options=options)
+        self._rows: list[tuple[int, ...]] = []
         self._totals: list[dict[str, int]] = []
 
     @property
@@ -257,6 +275,8 @@ class _PartFile:
         return self._sink.size
 
     def add(self, batch: Any, values: Piece, size_stream: str | None) -> None:
+        import pyarrow as pa
+
         start = self._sink.size
         self._sink.crc = 0
         self._writer.write_batch(batch)
@@ -267,7 +287,8 @@ class _PartFile:
             self._sink.crc = self._sink.crc_from(start)
         counted = values.values() if size_stream is None else [values[size_stream]]
         samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
-        self._rows.append((start, self._sink.size - start, batch.num_rows, samples, self._sink.crc))
+        row = (start, self._sink.size - start, batch.num_rows, samples, self._sink.crc)
+        self._rows.append((*row, pa.ipc.get_record_batch_size(batch)) if self._compressed else row)
         self._totals.append({name: value.num_samples for name, value in values.items()})
 
     def close(self) -> None:
@@ -279,7 +300,7 @@ class _PartFile:
 
     def describe(self, ragged: list[str]) -> Part:
         table = np.array(self._rows, np.int64).T
-        keys = ("byte", "bytes", "sequences", "samples", "crc32c")
+        keys = ("byte", "bytes", "sequences", "samples", "crc32c", *(["memory"] if self._compressed else []))
         chunks = dict(zip(keys, table, strict=True))
         totals = {name: np.array([row[name] for row in self._totals], np.int64) for name in ragged}
         return Part(
@@ -397,14 +418,34 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
     return total
 
 
+def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
+    """The first codec by which a chunk shrinks by a third: of two stores of the same data, both or none has it."""
+    import pyarrow as pa
+
+    arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
+    batch = pa.record_batch(arrays, schema=schema)
+    for codec in CODECS:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+            writer.write_batch(batch)
+        if 3 * sink.tell() <= 2 * pa.ipc.get_record_batch_size(batch):
+            return codec
+    return None
+
+
+def _check_indices(name: str, value: Value) -> None:
+    if not isinstance(value, SparseValue):
+        return
+    at = _native.first_bad_index(np.ascontiguousarray(value.indices), value.classes)
+    if at >= 0:
+        row = int(np.searchsorted(value.indptr, at, side="right")) - 1
+        raise DataError(
+            f"expected indices in [0, {value.classes}), got {value.indices[at]} in the sequence at index "
+            f"{int(np.searchsorted(value.offsets, row, side='right')) - 1}",
+            stream=name,
+        )
+
+
 def _sync(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

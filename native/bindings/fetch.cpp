@@ -1,0 +1,230 @@
+#include "fetch.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "arrays.h"
+
+using namespace feedline;
+using namespace feedline::bindings;
+using namespace nb::literals;
+
+namespace {
+
+// Bytes of a file in memory that goes back to the pool with the last array over it.
+struct Bytes {
+    std::shared_ptr<std::byte> block;
+    const std::byte* data;
+    std::size_t size;
+};
+
+int bytes_buffer(PyObject* self, Py_buffer* view, int flags) {
+    const Bytes* bytes = nb::inst_ptr<Bytes>(self);
+    auto* data = const_cast<std::byte*>(bytes->data);
+    return PyBuffer_FillInfo(view, self, data, static_cast<Py_ssize_t>(bytes->size), 1, flags);
+}
+
+// Parts of files on their way into memory.
+class Fetch {
+public:
+    Fetch(nb::object owner, std::shared_ptr<RangeWork> work) : owner_(std::move(owner)), work_(std::move(work)) {
+        disk().fetcher.start(work_);
+    }
+    ~Fetch() { disk().cancel(*work_); }
+    Fetch(const Fetch&) = delete;
+    Fetch& operator=(const Fetch&) = delete;
+
+    bool done() const { return work_->done(); }
+    nb::list result();
+
+private:
+    Disk& disk() const { return *nb::inst_ptr<Disk>(owner_); }
+
+    nb::object owner_;
+    std::shared_ptr<RangeWork> work_;
+    bool counted_ = false;
+};
+
+nb::list Fetch::result() {
+    if (work_->of_a_parent() && !work_->done()) {
+        // The threads that would have read stayed in the parent.
+        work_ = std::make_shared<RangeWork>(work_->ranges(), disk().pool);
+        disk().fetcher.start(work_);
+    }
+    disk().wait(*work_);
+    if (!counted_) disk().disk_bytes += work_->disk_bytes();
+    counted_ = true;
+    nb::list found;
+    for (std::size_t k = 0; k < work_->results().size(); ++k) {
+        const RangeWork::Result& result = work_->results()[k];
+        if (result.error != 0)
+            found.append(nb::make_tuple(result.error, result.at));
+        else
+            found.append(nb::cast(Bytes{result.block, result.data, work_->ranges()[k].size}));
+    }
+    return found;
+}
+
+const std::shared_ptr<const DiskFile>& file_of(const Disk& disk, std::int64_t file) {
+    if (file < 0 || static_cast<std::size_t>(file) >= disk.files.size())
+        raise<nb::index_error>("expected a file from 0 to below " + number(disk.files.size()) + ", got " + number(file));
+    return disk.files[static_cast<std::size_t>(file)];
+}
+
+void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
+    if (offset < 0 || size < 0 || static_cast<std::uint64_t>(size) > file.size() ||
+        static_cast<std::uint64_t>(offset) > file.size() - static_cast<std::uint64_t>(size))
+        raise<nb::value_error>("expected a range of the " + number(file.size()) + " bytes of " + file.path() + ", got " +
+                               number(size) + " bytes at " + number(offset));
+}
+
+std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
+                     bool direct, bool ask, bool share) {
+    if (size < 0) raise<nb::value_error>("expected a size of at least 0, got " + number(size));
+    DiskFile::About about;
+    about.path = path;
+    about.size = static_cast<std::uint64_t>(size);
+    about.mapped = reinterpret_cast<const std::byte*>(address);  // an address from Python is a number
+    about.direct = direct;
+    about.ask = ask;
+    about.share = share;
+    if (!identity.is_none()) {
+        const nb::tuple pair(nb::borrow(identity));
+        about.device = nb::cast<std::uint64_t>(pair[0]);
+        about.inode = nb::cast<std::uint64_t>(pair[1]);
+    }
+    std::shared_ptr<const DiskFile> file;
+    try {
+        file = std::make_shared<DiskFile>(about);
+    } catch (const std::system_error& error) {
+        errno = error.code().value();
+        PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+        throw nb::python_error();
+    }
+    disk.files.push_back(file);
+    if (address != 0) {
+        auto mapped = std::make_shared<MappedFiles>(*disk.mapped);
+        const auto place = std::upper_bound(mapped->begin(), mapped->end(), file, [](const auto& a, const auto& b) {
+            return a->mapped() < b->mapped();
+        });
+        mapped->insert(place, file);
+        disk.mapped = std::move(mapped);
+    }
+    return disk.files.size() - 1;
+}
+
+std::size_t count_held(const Disk& disk, std::int64_t number, std::int64_t offset, std::int64_t size,
+                       std::int64_t most) {
+    const DiskFile& file = *file_of(disk, number);
+    check_range(file, offset, size);
+    if (most < 1) raise<nb::value_error>("expected to look at 1 page at least, got " + std::to_string(most));
+    const std::int64_t first = offset / static_cast<std::int64_t>(kFetchAlign);
+    const std::int64_t pages = (offset + size + static_cast<std::int64_t>(kFetchAlign) - 1) /
+                                   static_cast<std::int64_t>(kFetchAlign) - first;
+    nb::gil_scoped_release released;
+    const std::int64_t looked = std::min(most, pages);
+    std::size_t held = 0;
+    if (file.tells() && looked == pages) {
+        std::vector<unsigned char> found(static_cast<std::size_t>(pages));
+        file.held(static_cast<std::uint64_t>(first) * kFetchAlign, found.size(), found.data());
+        return static_cast<std::size_t>(std::count(found.begin(), found.end(), 1));
+    }
+    for (std::int64_t k = 0; k < looked; ++k) {
+        // In the middle of equal parts.
+        const auto page = static_cast<std::uint64_t>(first + (2 * k + 1) * pages / (2 * looked));
+        unsigned char one = 0;
+        if (file.tells())
+            file.held(page * kFetchAlign, 1, &one);
+        else
+            one = file.probe(page * kFetchAlign) ? 1 : 0;
+        held += one;
+    }
+    return held;
+}
+
+Fetcher::Backend backend_of(const std::string& name) {
+    if (name == "any") return Fetcher::Backend::kAny;
+    if (name == "io_uring") return Fetcher::Backend::kRing;
+    if (name == "threads") return Fetcher::Backend::kThreads;
+    raise<nb::value_error>("expected a backend of any, io_uring, threads, got " + name);
+}
+
+}  // namespace
+
+void bind_fetch(nb::module_& m) {
+    static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(bytes_buffer)}, {0, nullptr}};
+    nb::class_<Bytes>(m, "Bytes", nb::type_slots(slots), "Bytes of a file in memory, by the buffer protocol; read-only.")
+        .def("__len__", [](const Bytes& bytes) { return bytes.size; });
+    nb::class_<Fetch>(m, "Fetch", "Parts of files on their way into memory. Dropping it before its end is safe.")
+        .def("result", &Fetch::result,
+             "For each range Bytes, or (errno, offset of the first byte that did not come), errno -1 where the\n"
+             "file ended before. Waits without the GIL; Ctrl-C interrupts the wait. MemoryError if there was\n"
+             "none.")
+        .def_prop_ro("done", &Fetch::done, "Whether result() would return at once.");
+    nb::class_<Disk>(m, "Fetcher",
+                     "Reads parts of files ahead of need, many at a time, on threads that need no GIL.\n\n"
+                     "backend: \"io_uring\", \"threads\", or \"any\": the first where the kernel has and allows it.\n"
+                     "depth: reads in flight. keep: bytes of memory kept for the next reads.")
+        .def(
+            "__init__",
+            [](Disk* self, const std::string& backend, std::int64_t depth, std::int64_t keep) {
+                if (depth < 1 || depth > 4096) raise<nb::value_error>("expected a depth from 1 to 4096, got " + number(depth));
+                if (keep < 0) raise<nb::value_error>("expected to keep 0 bytes at least, got " + number(keep));
+                try {
+                    new (self) Disk(backend_of(backend), static_cast<unsigned>(depth), static_cast<std::size_t>(keep));
+                } catch (const std::system_error& error) {
+                    errno = error.code().value();
+                    PyErr_SetFromErrno(PyExc_OSError);
+                    throw nb::python_error();
+                }
+            },
+            "backend"_a = "any", "depth"_a = 128, "keep"_a = 0)
+        .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "identity"_a.none() = nb::none(),
+             "direct"_a = true, "ask"_a = true, "share"_a = false,
+             "Open a file of `size` bytes; returns its number. address: where it is mapped as a whole, 0:\n"
+             "nowhere. identity: (device, inode) that it must have. direct: read past the page cache where the\n"
+             "file system can. ask: whether to ask what the page cache holds, else nothing is taken from there.\n"
+             "share: read through the page cache, for other processes that read the same.\n"
+             "OSError if it cannot be opened, ESTALE where it is another file.")
+        .def(
+            "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
+            "Whether it is read past the page cache.")
+        .def(
+            "fail",
+            [](const Disk& self, std::int64_t file, std::uint64_t begin, std::uint64_t end, int error) {
+                file_of(self, file)->fail(begin, end, error);
+            },
+            "file"_a, "begin"_a, "end"_a, "error"_a,
+            "Make all further reads of these bytes fail with an errno, as a failing disk would; for tests, before\n"
+            "anything is read.")
+        .def("held", &count_held, "file"_a, "offset"_a, "size"_a, "most"_a,
+             "Pages of a range that the page cache holds, among at most `most` that are looked at, evenly\n"
+             "spread. All pages are looked at in one go, so that a large `most` costs 0.05 us a page, others\n"
+             "some tenths of one.")
+        .def(
+            "read",
+            [](nb::handle self, nb::sequence ranges) {
+                const Disk& disk = *nb::inst_ptr<Disk>(self);
+                std::vector<RangeWork::Range> wanted;
+                for (const nb::handle item : ranges) {
+                    const nb::tuple range(nb::borrow(item));
+                    if (range.size() != 3) raise<nb::value_error>("expected (file, offset, size), got " + text(range));
+                    const auto& file = file_of(disk, nb::cast<std::int64_t>(range[0]));
+                    const auto offset = nb::cast<std::int64_t>(range[1]), size = nb::cast<std::int64_t>(range[2]);
+                    check_range(*file, offset, size);
+                    wanted.push_back({file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(size)});
+                }
+                return new Fetch(nb::borrow(self), std::make_shared<RangeWork>(std::move(wanted), disk.pool));
+            },
+            "ranges"_a, "Begin to read ranges (file, offset, size); returns a Fetch at once.")
+        .def_prop_ro("backend", [](const Disk& self) { return self.fetcher.backend(); }, "io_uring or threads.")
+        .def_prop_ro("depth", [](const Disk& self) { return self.fetcher.depth(); }, "Reads in flight at most.")
+        .def_prop_ro("memory", [](const Disk& self) { return self.pool->in_use() + self.pool->idle(); },
+                     "Bytes of memory in use for what was read, and kept for what will be.")
+        .def_prop_ro("disk_bytes", [](const Disk& self) { return self.disk_bytes; },
+                     "Bytes that came from the disk for what was waited for.");
+}

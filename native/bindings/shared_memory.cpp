@@ -1,0 +1,71 @@
+#include "feedline/shared_memory.h"
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "arrays.h"
+
+namespace nb = nanobind;
+using namespace feedline;
+using namespace feedline::bindings;
+using namespace nb::literals;
+
+// Neither type takes part in garbage collection: a collector that finds a cycle calls finalisers in any order, while
+// a view of these objects counts a reference, and the memory goes with the last of them.
+
+namespace {
+
+struct Mapped {
+    Mapped(int fd, std::size_t size) {
+        try {
+            memory = SharedMemory::map(fd, size);
+        } catch (const std::system_error& error) {
+            const std::string what =
+                error.code().message() + " while mapping " + number(size) + " bytes of shared memory";
+            nb::object raised = nb::handle(PyExc_OSError)(error.code().value(), what.c_str());
+            PyErr_SetObject(PyExc_OSError, raised.ptr());
+            throw nb::python_error();
+        }
+    }
+    const SharedMemory& bytes() const { return *memory; }
+    std::shared_ptr<SharedMemory> memory;
+};
+
+struct Lent {
+    Lent(const Mapped& memory, const Mapped& table, std::size_t at, std::uint8_t free, std::uint8_t forgotten)
+        : loan(memory.memory, table.memory, at, free, forgotten) {}
+    const SharedMemory& bytes() const { return loan.memory(); }
+    Loan loan;
+};
+
+template <class T>
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    const SharedMemory& memory = nb::inst_ptr<T>(nb::handle(self))->bytes();
+    return PyBuffer_FillInfo(view, self, memory.data(), static_cast<Py_ssize_t>(memory.size()), 0, flags);
+}
+
+template <class T>
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer<T>)}, {0, nullptr}};
+
+}  // namespace
+
+void bind_shared_memory(nb::module_& m) {
+    nb::class_<Mapped>(m, "SharedMemory", nb::type_slots(buffer_slots<Mapped>),
+                       "The bytes of a descriptor in this process's memory, as a writable buffer. They are unmapped\n"
+                       "when this object and all views of it are gone.")
+        .def(nb::init<int, std::size_t>(), "fd"_a, "size"_a)
+        .def_prop_ro("address",
+                     [](const Mapped& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
+        .def_prop_ro("size", [](const Mapped& self) { return self.memory->size(); });
+    nb::class_<Lent>(m, "Loan", nb::type_slots(buffer_slots<Lent>),
+                     "The bytes of a SharedMemory, as a writable buffer. Once it has begun, byte `at` of `table`\n"
+                     "becomes `free` when this object and all views of it are gone; `forgotten` if the process was\n"
+                     "forked meanwhile.")
+        .def(nb::init<const Mapped&, const Mapped&, std::size_t, std::uint8_t, std::uint8_t>(), "memory"_a,
+             "table"_a, "at"_a, "free"_a, "forgotten"_a)
+        .def("begin", [](Lent& self) { self.loan.begin(); }, "From now on the end counts.")
+        .def_static("forking", &Loan::forking, "To be called before and after a fork, in the parent.");
+}

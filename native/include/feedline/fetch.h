@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of files brought into memory of our own, many reads in flight at a time, by threads that know no
+// interpreter. What a page fault does one at a time and in the thread that waits for it is done here ahead of
+// need, and past the page cache where the file system allows it (O_DIRECT): a tenth of the CPU, and no other
+// program's pages are pushed out.
+//
+// A `DiskFile` is open for reading and can tell which of its pages the page cache holds. A `Work` is a row of
+// steps, each some reads; the next step may depend on what the last one read (offsets first, then rows). A
+// `Fetcher` carries works out: through io_uring where the kernel has and allows it, by a pool of threads where
+// not. Memory comes from a `BlockPool`, page-aligned and reused.
+//
+// Nothing here throws on what a disk does: a read that fails says so in `Read::got`, and the work decides.
+//
+// A forked child has no threads of its parent: its `Fetcher` starts over at the first use, works of the parent
+// are never done there (`Work::of_a_parent`), and the parent's locks and ring are never touched.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace feedline {
+
+// Offsets, sizes and memory of direct reads are multiples of this: the page size, and no less than any block
+// size of a disk that is in use.
+constexpr std::size_t kFetchAlign = 4096;
+
+// ---- memory ---------------------------------------------------------------------------------------------
+
+// Hands out page-aligned memory and keeps what comes back, up to a limit, since memory that has been used
+// before costs no page faults. Thread-safe.
+class BlockPool : public std::enable_shared_from_this<BlockPool> {
+public:
+    // keep: bytes that may lie idle here.
+    explicit BlockPool(std::size_t keep);
+    ~BlockPool();
+    BlockPool(const BlockPool&) = delete;
+    BlockPool& operator=(const BlockPool&) = delete;
+
+    // At least `bytes`; given back when the last reference goes, from whichever thread. bad_alloc if there is
+    // no memory. The content is what was there before.
+    std::shared_ptr<std::byte> take(std::size_t bytes);
+    // Bytes handed out, and bytes lying idle.
+    std::size_t in_use() const;
+    std::size_t idle() const;
+
+private:
+    struct Block {
+        std::byte* data;
+        std::size_t bytes;
+    };
+    void give(Block block);
+
+    const std::size_t keep_;
+    const pid_t pid_;
+    mutable std::mutex mutex_;
+    std::vector<Block> free_;
+    std::size_t free_bytes_ = 0, used_bytes_ = 0;
+};
+
+// ---- files ----------------------------------------------------------------------------------------------
+
+class DiskFile {
+public:
+    // What is to be known of a file before it is opened.
+    struct About {
+        std::string path;
+        std::uint64_t size = 0;
+        const std::byte* mapped = nullptr;      // where it is mapped as a whole; it is asked about, never read
+        std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
+        bool direct = true;                     // whether to read past the page cache, if the file system can
+        bool ask = true;                        // whether to ask what the page cache holds; else nothing is
+        bool share = false;                     // read through the page cache, for other processes that read the same
+    };
+    // Opens it. std::system_error if it cannot be opened; ESTALE if the name is another file's by now, or no regular
+    // file's.
+    explicit DiskFile(const About& about);
+    ~DiskFile();
+    DiskFile(const DiskFile&) = delete;
+    DiskFile& operator=(const DiskFile&) = delete;
+
+    const std::string& path() const { return path_; }
+    std::uint64_t size() const { return size_; }
+    const std::byte* mapped() const { return mapped_; }
+    bool direct() const { return direct_; }
+    bool shared() const { return share_; }
+
+    // Whether [at, at + bytes) lies in the map.
+    bool maps(const std::byte* at, std::size_t bytes) const {
+        return mapped_ != nullptr && at >= mapped_ && bytes <= size_ &&
+               static_cast<std::uint64_t>(at - mapped_) <= size_ - bytes;
+    }
+
+    // The descriptor that reads are made with, and one through the page cache (the same if not `direct`).
+    // `plain` opens it at the first use; -1 if there is none to be had.
+    int descriptor() const { return fd_; }
+    int plain() const;
+
+    // Whether the kernel is asked, and tells us, what the page cache holds of this file. It does so only to those who
+    // might write to it.
+    bool tells() const { return tells_; }
+    bool asked() const { return ask_; }
+    // pages[i] becomes 1 if the page cache holds page i of the `count` from `offset` (a multiple of kFetchAlign)
+    // on, else 0; pages beyond the end count as held. O(count), about 0.05 us each. Only if `tells()`.
+    void held(std::uint64_t offset, std::size_t count, unsigned char* pages) const;
+    // The same for one page of a file that does not tell: tries to read it without waiting. Makes the kernel
+    // begin to read the page, so it is for samples only.
+    bool probe(std::uint64_t offset) const;
+
+    // Has the page cache begin to read [begin, end); waits for nothing.
+    void read_ahead(std::uint64_t begin, std::uint64_t end) const;
+    // Makes all further reads of [begin, end) fail with `error`, as a failing disk would. For tests, before any work.
+    void fail(std::uint64_t begin, std::uint64_t end, int error) const { bad_.push_back({begin, end, error}); }
+    // The error that reading [begin, end) is to fail with, and the first such byte in `at`; 0: none.
+    int fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) const;
+
+    // Lets the page cache drop these bytes, unless they are mapped or dirty.
+    void drop(std::uint64_t offset, std::uint64_t bytes) const;
+
+private:
+    int open_same() const;
+
+    const std::string path_;
+    const std::uint64_t size_;
+    const std::byte* const mapped_;
+    std::uint64_t device_ = 0, inode_ = 0;
+    bool direct_ = false, ask_ = true, share_ = false, tells_ = false;
+    int fd_ = -1;
+    struct Bad {
+        std::uint64_t begin, end;
+        int error;
+    };
+    mutable std::vector<Bad> bad_;
+    mutable std::mutex mutex_;
+    mutable int plain_ = -1;
+};
+
+// ---- works ----------------------------------------------------------------------------------------------
+
+struct Read {
+    int fd = -1;
+    std::uint64_t offset = 0;
+    std::size_t size = 0;
+    std::byte* to = nullptr;
+    bool from_disk = true;  // rather than from the page cache
+    std::int64_t got = 0;   // bytes that came (fewer than `size` at the end of the file), or -errno
+};
+
+class Work {
+public:
+    Work();
+    virtual ~Work() = default;
+
+    // Called on a thread of the fetcher, never twice at a time. `reads` holds those of the step before with
+    // what they got (none at first) and leaves with those of the next step; none means that all is done.
+    // Memory that reads go to, and files they read, belong to the work. bad_alloc ends it as `starved`.
+    virtual void next(std::vector<Read>& reads) = 0;
+
+    bool done() const { return done_.load(std::memory_order_acquire); }
+    // Ended because there was no memory for its reads; only to be asked when done.
+    bool starved() const { return starved_; }
+    bool of_a_parent() const;
+
+private:
+    friend class Fetcher;
+    const pid_t pid_;
+    std::vector<Read> reads_;
+    std::size_t pending_ = 0;  // reads of the step that are not done
+    std::atomic<bool> done_{false}, cancelled_{false};
+    bool stepping_ = false, starved_ = false;
+};
+
+// Whether all of a read came, up to byte `end` of the file.
+inline bool came(const DiskFile& file, const Read& read, std::uint64_t end) {
+    std::uint64_t at;
+    return read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= end &&
+           file.fails(read.offset, end, at) == 0;
+}
+
+// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: what the page cache holds, by
+// `held` (a byte a page, as DiskFile::held has them), comes from there if it is long enough to pay, all else from
+// the disk. Returns the bytes that come from the disk.
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+                         std::byte* to, std::vector<Read>& reads);
+
+// Bytes of a file into one block each.
+class RangeWork : public Work {
+public:
+    struct Range {
+        std::shared_ptr<const DiskFile> file;
+        std::uint64_t offset, size;
+    };
+    struct Result {
+        std::shared_ptr<std::byte> block;
+        const std::byte* data = nullptr;  // the byte at `offset`
+        int error = 0;                    // errno, or -1 if the file ended too early
+        std::uint64_t at = 0;             // the first byte that could not be read
+    };
+
+    // Bytes that the page cache holds are copied from there. read_bytes counts what came from the disk.
+    RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool);
+    void next(std::vector<Read>& reads) override;
+
+    const std::vector<Range>& ranges() const { return ranges_; }
+    const std::vector<Result>& results() const { return results_; }
+    std::uint64_t disk_bytes() const { return disk_bytes_; }
+
+private:
+    const std::vector<Range> ranges_;
+    const std::shared_ptr<BlockPool> pool_;
+    std::vector<Result> results_;
+    std::vector<std::size_t> reads_end_;  // by range: behind its last read
+    std::uint64_t disk_bytes_ = 0;
+    bool begun_ = false;
+};
+
+// Reads [offset, offset + size) of `file` through the page cache, waiting for it. Returns 0, or errno, or -1 at an
+// early end, and then in `at` the offset of the first byte that did not come.
+int read_plain(const DiskFile& file, std::uint64_t offset, std::size_t size, std::byte* to, std::uint64_t& at);
+
+// ---- the fetcher ----------------------------------------------------------------------------------------
+
+class Ring;
+
+class Fetcher {
+public:
+    enum class Backend { kAny, kRing, kThreads };
+
+    // depth: reads in flight at a time. kRing where the kernel has none: std::system_error.
+    Fetcher(Backend backend, unsigned depth);
+    // Waits for the reads in flight, and drops what has not begun. No work may be waited for any more.
+    ~Fetcher();
+    Fetcher(const Fetcher&) = delete;
+    Fetcher& operator=(const Fetcher&) = delete;
+
+    // "io_uring" or "threads".
+    const char* backend() const;
+    unsigned depth() const { return depth_; }
+
+    // Begins a work; works begin in the order in which they come.
+    void start(std::shared_ptr<Work> work);
+    // Waits for a work, but no longer than `limit`; true if it is done. Several threads may wait for one.
+    bool wait(const Work& work, std::chrono::milliseconds limit);
+    // Nobody will look at the work any more: what has not begun of it is left undone. Waits for a step that is being
+    // made, never for reads; then `Work::next` is called no more, and what the work only borrowed may go. Its own
+    // memory goes when its last read has ended.
+    void cancel(Work& work);
+
+private:
+    using Item = std::pair<std::shared_ptr<Work>, std::size_t>;  // a read of a work
+    struct State;
+
+    static void run_threads(State& state);
+    static void run_ring(State& state);
+    static bool one_item(State& state, std::unique_lock<std::mutex>& lock);
+    static void step(State& state, const std::shared_ptr<Work>& work, std::unique_lock<std::mutex>& lock);
+    static void ended(State& state, Work& work, std::unique_lock<std::mutex>& lock);
+    static void more_threads(State& state);
+    State& state();
+    State* fresh() const;
+
+    const Backend wanted_;
+    const unsigned depth_;
+    State* state_;
+};
+
+}  // namespace feedline

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mappings of shared memory, and loans of them that give the memory back when they end.
+//
+// Both are freed by reference count alone. A loan holds the two mappings it needs, so it makes no difference in
+// which order owners are destroyed. Ending a loan is one store: no lock, no system call, so it may happen on any
+// thread and inside any other code.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace feedline {
+
+// `size` bytes of the descriptor `fd`, which may be closed afterwards: shared, readable, writable, and with their
+// pages already present. Unmapped with the last reference.
+class SharedMemory {
+public:
+    // Throws std::system_error.
+    static std::shared_ptr<SharedMemory> map(int fd, std::size_t size);
+    ~SharedMemory();
+    SharedMemory(const SharedMemory&) = delete;
+    SharedMemory& operator=(const SharedMemory&) = delete;
+
+    std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+
+private:
+    SharedMemory(std::byte* data, std::size_t size) : data_(data), size_(size) {}
+
+    std::byte* data_;
+    std::size_t size_;
+};
+
+// Memory that another process waits for. When a loan that has begun ends, byte `at` of `table` becomes `free`; or
+// `forgotten` if this process was forked meanwhile, as the child may look at the memory for ever. A child's copy of a
+// loan changes nothing.
+class Loan {
+public:
+    // Throws std::out_of_range if `table` has no byte `at`.
+    Loan(std::shared_ptr<SharedMemory> memory, std::shared_ptr<SharedMemory> table, std::size_t at, std::uint8_t free,
+         std::uint8_t forgotten);
+    ~Loan();
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+
+    // From now on the end counts; again is as once.
+    void begin() { begun_ = true; }
+    const SharedMemory& memory() const { return *memory_; }
+
+    // To be called on both sides of a fork in the parent, so that a loan begun on another thread in between is
+    // forgotten too.
+    static void forking() { forks_.fetch_add(1, std::memory_order_relaxed); }
+
+private:
+    static std::atomic<std::uint64_t> forks_;
+
+    const std::shared_ptr<SharedMemory> memory_, table_;
+    const std::size_t at_;
+    const std::uint8_t free_, forgotten_;
+    const std::uint64_t forks_then_;
+    const pid_t pid_;
+    bool begun_ = false;
+};
+
+}  // namespace feedline

@@ -1,0 +1,387 @@
+#include "feedline/stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "feedline/guard.h"
+
+namespace feedline {
+
+// Two pieces of a file this close are read in one go: the bytes between cost less than another request.
+constexpr std::uint64_t kGapBytes = 16 << 10;
+// Pieces are looked at together up to this length, and if they are this close: asking for a page between two costs a
+// twentieth of asking twice.
+constexpr std::uint64_t kRunBytes = 1 << 20;
+constexpr std::uint64_t kLookBytes = 128 << 10;
+// What is read around a small piece that is to be kept, in both directions.
+constexpr std::uint64_t kAroundBytes = 128 << 10;
+
+static constexpr std::uint64_t down(std::uint64_t offset) { return offset / kFetchAlign * kFetchAlign; }
+static constexpr std::uint64_t up(std::uint64_t offset) { return down(offset + kFetchAlign - 1); }
+
+StageWork::StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_ptr<const MappedFiles> files,
+                     std::shared_ptr<BlockPool> pool)
+    : streams_(std::move(streams)),
+      slots_(runs.slots, runs.slots + runs.count),
+      index_(runs.index, runs.index + runs.count),
+      counts_(runs.counts, runs.counts + (runs.counts == nullptr ? 0 : runs.count)),
+      files_(std::move(files)),
+      pool_(std::move(pool)),
+      outcome_(streams_.size()),
+      in_place_(runs.count, 0) {
+    const std::size_t n = slots_.size();
+    const Picks picks{slots_.data(), index_.data(), n};
+    for (std::size_t s = 0; s < streams_.size(); ++s) {
+        const Stream& stream = streams_[s];
+        Outcome& outcome = outcome_[s];
+        outcome.ragged = stream.is_sparse ? any_ragged(picks, stream.sparse) : any_ragged(picks, stream.dense);
+        outcome.rows.resize(n);
+        if (outcome.ragged) outcome.offsets.resize(n);
+        if (stream.is_sparse) {
+            outcome.bounds.resize(n);
+            outcome.sparse.resize(n);
+        } else {
+            outcome.dense.resize(n);
+        }
+        steps_ = std::max(steps_, (outcome.ragged ? 1u : 0u) + (stream.is_sparse ? 2u : 1u));
+    }
+}
+
+std::shared_ptr<StageWork> StageWork::again() const {
+    const Runs runs{slots_.data(), index_.data(), counts_.empty() ? nullptr : counts_.data(), slots_.size()};
+    return std::make_shared<StageWork>(streams_, runs, files_, pool_);
+}
+
+void StageWork::next(std::vector<Read>& reads) {
+    if (begun_) {
+        settle(reads);
+        take();
+        ++step_;
+    }
+    begun_ = true;
+    for (reads.clear(); step_ < steps_; ++step_) {
+        ask(step_);
+        find(reads);
+        if (!reads.empty()) return;
+        take();
+    }
+    wants_ = {};
+    candidates_ = {};
+}
+
+const std::int64_t* StageWork::offsets_of(const Stream& stream, std::uint32_t pick) const {
+    return stream.is_sparse ? stream.sparse[slots_[pick]].offsets : stream.dense[slots_[pick]].offsets;
+}
+
+// What has to be known, or there, in this step.
+void StageWork::ask(unsigned step) {
+    wants_.clear();
+    for (std::uint32_t s = 0; s < streams_.size(); ++s) {
+        const Stream& stream = streams_[s];
+        Outcome& outcome = outcome_[s];
+        const unsigned base = outcome.ragged ? 1 : 0;
+        const auto want = [&](Part part, std::uint32_t i, const void* at, std::int64_t items, std::size_t item_bytes) {
+            const bool bounds = part == Part::kOffsets || part == Part::kBounds;
+            const bool keep = bounds ? stream.keep_bounds : stream.keep_rows;
+            const std::size_t bytes = static_cast<std::size_t>(items) * item_bytes;
+            wants_.push_back({static_cast<const std::byte*>(at), bytes, s, i, part, keep, nullptr});
+        };
+        for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+            Rows& rows = outcome.rows[i];
+            if (step == 0) {
+                const std::int64_t* offsets = offsets_of(stream, i);
+                if (offsets != nullptr) {
+                    want(Part::kOffsets, i, offsets + index_[i], sequences(i) + 1, sizeof(std::int64_t));
+                    continue;
+                }
+                rows.first = index_[i];
+                rows.last = index_[i] + sequences(i);
+            }
+            if (step < base || !rows.good) continue;
+            if (!stream.is_sparse) {
+                const std::byte* from =
+                    stream.dense[slots_[i]].rows + static_cast<std::size_t>(rows.first) * stream.item_bytes;
+                if (step == base) want(Part::kRows, i, from, rows.last - rows.first, stream.item_bytes);
+                continue;
+            }
+            const SparseSource& source = stream.sparse[slots_[i]];
+            if (step == base)
+                want(Part::kBounds, i, source.indptr + rows.first, rows.last - rows.first + 1, sizeof(std::int64_t));
+            if (step == base + 1) {
+                want(Part::kIndices, i, source.indices + rows.value, rows.values, sizeof(std::int32_t));
+                want(Part::kValues, i, source.values + static_cast<std::size_t>(rows.value) * stream.item_bytes,
+                     rows.values, stream.item_bytes);
+            }
+        }
+    }
+}
+
+static bool find_file(const MappedFiles& files, const std::byte* at, std::size_t bytes, std::size_t& file) {
+    const auto after = std::upper_bound(files.begin(), files.end(), at, [](const std::byte* address, const auto& f) {
+        return address < f->mapped();
+    });
+    if (after == files.begin()) return false;
+    file = static_cast<std::size_t>(after - files.begin()) - 1;
+    return files[file]->maps(at, bytes);
+}
+
+// Where each want is to be had, and the reads for those that are not in memory.
+void StageWork::find(std::vector<Read>& reads) {
+    candidates_.clear();
+    extents_.clear();
+    for (std::size_t w = 0; w < wants_.size(); ++w) {
+        Want& want = wants_[w];
+        want.got = want.at;
+        std::size_t file;
+        if (want.bytes != 0 && find_file(*files_, want.at, want.bytes, file))
+            candidates_.push_back({file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()), w});
+    }
+    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+        return a.file != b.file ? a.file < b.file : a.offset < b.offset;
+    });
+    asked_ += candidates_.size();
+
+    const auto end_of = [&](const Candidate& c) { return c.offset + wants_[c.want].bytes; };
+    std::vector<unsigned char> held;
+    for (std::size_t a = 0; a < candidates_.size();) {
+        // Candidates [a, b) lie close together: the kernel is asked about them in one go.
+        const DiskFile& file = *(*files_)[candidates_[a].file];
+        const std::uint64_t begin = down(candidates_[a].offset);
+        std::uint64_t end = end_of(candidates_[a]);
+        std::size_t b = a + 1;
+        while (b < candidates_.size() && candidates_[b].file == candidates_[a].file &&
+               candidates_[b].offset <= end + kLookBytes && end_of(candidates_[b]) <= begin + kRunBytes)
+            end = std::max(end, end_of(candidates_[b++]));
+        held.assign((up(end) - begin) / kFetchAlign, 0);
+        if (file.tells()) file.held(begin, held.size(), held.data());
+        const auto missing = [&](const Candidate& c) {
+            const auto first = held.begin() + static_cast<std::ptrdiff_t>((c.offset - begin) / kFetchAlign);
+            const auto last = held.begin() + static_cast<std::ptrdiff_t>((end_of(c) - 1 - begin) / kFetchAlign) + 1;
+            return std::find(first, last, 0) != last;
+        };
+        // Of these, what is missing, merged again where it is close.
+        const std::size_t known = extents_.size();
+        for (std::size_t c = a; c < b; ++c) {
+            if (!missing(candidates_[c])) continue;
+            ++missing_;
+            Want& want = wants_[candidates_[c].want];
+            want.got = nullptr;
+            const std::uint64_t from = down(candidates_[c].offset), to = up(end_of(candidates_[c]));
+            if (extents_.size() > known && want.keep == extents_.back().keep &&
+                from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
+                Extent& extent = extents_.back();
+                extent.bytes = std::max(extent.offset + extent.bytes, to) - extent.offset;
+                extent.end = c + 1;
+                continue;
+            }
+            extents_.push_back({candidates_[c].file, from, to - from, c, c + 1, want.keep, nullptr, {}, 0, 0});
+            if (want.keep) read_around(want, candidates_[c].file);
+        }
+        for (std::size_t e = known; e < extents_.size(); ++e) {
+            const auto first = held.begin() + static_cast<std::ptrdiff_t>((extents_[e].offset - begin) / kFetchAlign);
+            extents_[e].held.assign(first, first + static_cast<std::ptrdiff_t>(extents_[e].bytes / kFetchAlign));
+        }
+        a = b;
+    }
+    if (extents_.empty()) return;
+
+    std::uint64_t bytes = 0;
+    for (const Extent& extent : extents_) bytes += extent.bytes;
+    blocks_.push_back(pool_->take(bytes));
+    memory_ += bytes;
+    std::byte* to = blocks_.back().get();
+    for (Extent& extent : extents_) {
+        const DiskFile& file = *(*files_)[extent.file];
+        extent.to = to;
+        to += extent.bytes;
+        extent.first_read = reads.size();
+        disk_bytes_ += plan_reads(file, extent.offset, extent.offset + extent.bytes, extent.held.data(), extent.to, reads);
+        extent.last_read = reads.size();
+        if (extent.keep && file.plain() >= 0)
+            for (std::size_t r = extent.first_read; r < extent.last_read; ++r) reads[r].fd = file.plain();
+    }
+}
+
+// Has the page cache begin to read what lies around a small piece in the same array of its chunk.
+void StageWork::read_around(const Want& want, std::size_t file) {
+    const Stream& stream = streams_[want.stream];
+    const std::uint32_t slot = slots_[want.pick];
+    const auto array = [&]() -> std::pair<const void*, std::int64_t> {
+        const auto word = static_cast<std::int64_t>(sizeof(std::int64_t));
+        const auto item = static_cast<std::int64_t>(stream.item_bytes);
+        if (want.part == Part::kOffsets)
+            return {offsets_of(stream, want.pick), INT64_MAX};  // how far they go is not known here
+        if (!stream.is_sparse) return {stream.dense[slot].rows, stream.dense[slot].num_rows * item};
+        const SparseSource& source = stream.sparse[slot];
+        if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * word};
+        if (want.part == Part::kIndices) return {source.indices, source.num_values * (word / 2)};
+        return {source.values, source.num_values * item};
+    }();
+    const DiskFile& from = *(*files_)[file];
+    const auto begin = static_cast<std::uint64_t>(static_cast<const std::byte*>(array.first) - from.mapped());
+    const auto bytes = static_cast<std::uint64_t>(array.second);
+    const std::uint64_t end = bytes < from.size() - begin ? begin + bytes : from.size();
+    const auto at = static_cast<std::uint64_t>(want.at - from.mapped());
+    from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + want.bytes + kAroundBytes));
+}
+
+// The reads are done: where the wants are now, and which of them failed.
+void StageWork::settle(const std::vector<Read>& reads) {
+    for (const Extent& extent : extents_) {
+        const DiskFile& file = *(*files_)[extent.file];
+        std::uint64_t whole = extent.offset;  // up to here everything came
+        for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
+            const Read& read = reads[r];
+            if (whole == read.offset && read.got > 0)
+                whole += static_cast<std::uint64_t>(read.got);
+            // What the page cache held before was somebody's, and stays.
+            if (file.direct() || extent.keep || !read.from_disk) continue;
+            if (file.shared())
+                shared_.push_back({extent.file, read.offset, read.size});
+            else
+                file.drop(read.offset, read.size);
+        }
+        for (std::size_t c = extent.begin; c < extent.end; ++c) {
+            Want& want = wants_[candidates_[c].want];
+            if (want.got != nullptr) continue;  // it was in memory all the time
+            const std::uint64_t offset = candidates_[c].offset;
+            std::byte* place = extent.to + (offset - extent.offset);
+            std::uint64_t bad;
+            if (offset + want.bytes > whole || file.fails(offset, offset + want.bytes, bad) != 0) {
+                // What failed may have been a neighbour: each is tried alone before it is given up.
+                std::uint64_t at;
+                const int error = read_plain(file, offset, want.bytes, place, at);
+                if (error != 0) {
+                    fail(want, error, extent.file, at);
+                    continue;
+                }
+            }
+            want.got = place;
+        }
+    }
+    extents_.clear();
+}
+
+void StageWork::forget() const {
+    for (const Shared& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
+}
+
+void StageWork::take() {
+    for (const Want& want : wants_) {
+        if (want.got == want.at && want.bytes != 0) in_place_[want.pick] = 1;
+        if (want.got != nullptr || want.bytes == 0) take_one(want);
+    }
+}
+
+void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_t at) {
+    Outcome& outcome = outcome_[want.stream];
+    if (outcome.rows[want.pick].good) faults_.push_back({want.pick, want.stream, error, file, at});
+    outcome.rows[want.pick].good = false;
+    if (streams_[want.stream].is_sparse)
+        outcome.sparse[want.pick] = {};
+    else
+        outcome.dense[want.pick] = {};
+}
+
+// A copy of numbers that should never fall, from 0 to `most`, made to begin with 0. What was found in the page cache
+// is still in its map, whose file may have been cut meanwhile.
+enum class Copied { kGood, kBad, kUnreadable };
+static Copied rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
+                     std::int64_t& first) {
+    numbers.resize(static_cast<std::size_t>(count));
+    std::int64_t* const to = numbers.data();
+    const std::size_t bytes = numbers.size() * sizeof(std::int64_t);
+    if (guarded([&] { std::memcpy(to, from, bytes); }) != nullptr) return Copied::kUnreadable;
+    first = numbers[0];
+    bool good = first >= 0 && numbers.back() <= most;
+    for (std::size_t i = 1; i < numbers.size(); ++i) good = good && numbers[i - 1] <= numbers[i];
+    if (!good) return Copied::kBad;
+    for (std::int64_t& value : numbers) value -= first;
+    return Copied::kGood;
+}
+
+void StageWork::take_one(const Want& want) {
+    const Stream& stream = streams_[want.stream];
+    Outcome& outcome = outcome_[want.stream];
+    Rows& rows = outcome.rows[want.pick];
+    if (!rows.good) return;
+    const std::uint32_t slot = slots_[want.pick];
+    const std::int64_t* offsets = offsets_of(stream, want.pick);
+    if (offsets != nullptr) offsets = outcome.offsets[want.pick].data();
+    const auto copied = [&](Copied outcome_of_copy) {
+        std::size_t file = 0;
+        if (outcome_of_copy == Copied::kBad) fail(want, 0, 0, 0);
+        if (outcome_of_copy == Copied::kUnreadable && find_file(*files_, want.at, want.bytes, file))
+            fail(want, -1, file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()));
+        else if (outcome_of_copy == Copied::kUnreadable)
+            fail(want, 0, 0, 0);
+        return outcome_of_copy == Copied::kGood;
+    };
+    switch (want.part) {
+        case Part::kOffsets: {
+            const std::int64_t all = stream.is_sparse ? stream.sparse[slot].num_rows : stream.dense[slot].num_rows;
+            std::vector<std::int64_t>& own = outcome.offsets[want.pick];
+            if (!copied(rebase(want.got, sequences(want.pick) + 1, all, own, rows.first))) return;
+            rows.last = rows.first + own.back();
+            return;
+        }
+        case Part::kRows:
+            outcome.dense[want.pick] = {want.got, offsets, rows.last - rows.first};
+            return;
+        case Part::kBounds: {
+            std::vector<std::int64_t>& own = outcome.bounds[want.pick];
+            const std::int64_t all = stream.sparse[slot].num_values;
+            if (!copied(rebase(want.got, rows.last - rows.first + 1, all, own, rows.value))) return;
+            rows.values = own.back();
+            return;
+        }
+        case Part::kIndices: {
+            SparseSource& out = outcome.sparse[want.pick];
+            out.indptr = outcome.bounds[want.pick].data();
+            out.indices = reinterpret_cast<const std::int32_t*>(want.got);
+            out.offsets = offsets;
+            out.num_rows = rows.last - rows.first;
+            out.num_values = rows.values;
+            return;
+        }
+        case Part::kValues:
+            outcome.sparse[want.pick].values = want.got;
+            return;
+    }
+}
+
+static bool lacks_pages(const MappedFiles& files, const void* memory, std::size_t bytes, std::size_t most) {
+    const auto* at = static_cast<const std::byte*>(memory);
+    std::size_t number;
+    if (bytes == 0 || !find_file(files, at, bytes, number)) return false;
+    const DiskFile& file = *files[number];
+    if (!file.asked()) return true;
+    const auto offset = static_cast<std::uint64_t>(at - file.mapped());
+    const std::uint64_t first = offset / kFetchAlign, pages = (offset + bytes - 1) / kFetchAlign + 1 - first;
+    const std::uint64_t looked = std::min<std::uint64_t>(pages, most);
+    for (std::uint64_t k = 0; k < looked; ++k) {
+        const std::uint64_t page = (first + (2 * k + 1) * pages / (2 * looked)) * kFetchAlign;
+        unsigned char held = 1;
+        if (file.tells())
+            file.held(page, 1, &held);
+        else
+            held = file.probe(page) ? 1 : 0;
+        if (held == 0) return true;
+    }
+    return false;
+}
+
+bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t slot, std::int64_t index,
+                 std::int64_t count, const MappedFiles& files, std::size_t most) {
+    const auto words = static_cast<std::size_t>(count + 1) * sizeof(std::int64_t);
+    return std::any_of(streams.begin(), streams.end(), [&](const StageWork::Stream& stream) {
+        const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
+        if (offsets != nullptr) return lacks_pages(files, offsets + index, words, most);
+        if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, most);
+        return lacks_pages(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
+                           static_cast<std::size_t>(count) * stream.item_bytes, most);
+    });
+}
+
+}  // namespace feedline

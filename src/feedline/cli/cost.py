@@ -1,0 +1,95 @@
+"""What reading a corpus costs on this machine, in each order, and how well each order mixes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from feedline.cli.console import print_table, show_bytes, show_count, stdout
+from feedline.feed.disk import survey
+from feedline.feed.opening import DEFAULT_WINDOW
+from feedline.feed.protocol import Deserializer
+from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
+from feedline.feed.timeline import BlockOrder, ChunkTable
+
+
+def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
+    """Figures in JSON types; None for a corpus that is not in files.
+
+    Returns:
+        ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes a second of the disk), ``random``
+        (sequences a second at random places), and ``orders``: by what to pass as shuffle, ``samples_per_second`` from
+        the disk alone (None where it cannot be measured, or the corpus cannot be read so), ``variance`` of minibatch
+        means over that of independent draws if the corpus is sorted by what is averaged, and ``default``.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    table = ChunkTable(corpus.chunks())
+    stored = int(table.bytes.sum())
+    measured = survey(corpus.paths(), -(-stored // max(1, table.total_sequences)), seconds)
+    if measured is None:
+        return None
+    chosen = MinibatchSource(corpus, partition=(0, 1)).state_dict()["shuffle"]
+    samples = table.total_samples / max(1, stored)
+    sequential = None if measured.sequential is None else measured.sequential * samples
+    whole = None
+    if measured.random is not None and corpus.random_access:
+        whole = measured.random * table.total_samples / table.total_sequences
+    pieces = len(BlockOrder(table, 0, True, DEFAULT_WINDOW).table) if corpus.sliceable else len(table)
+    windows = max(1.0, stored / DEFAULT_WINDOW.bytes) if DEFAULT_WINDOW.bytes else 1.0
+    mixed = 1 + DEFAULT_MINIBATCH_SIZE * windows / pieces
+    return {
+        "bytes": measured.bytes,
+        "resident": measured.resident,
+        "sequential": measured.sequential,
+        "random": measured.random,
+        "orders": {
+            "whole": {"samples_per_second": whole, "variance": 1.0, "default": chosen == "all"},
+            "windows": {"samples_per_second": sequential, "variance": mixed, "default": isinstance(chosen, dict)},
+            "none": {"samples_per_second": sequential, "variance": None, "default": False},
+        },
+    }
+
+
+def print_cost(found: dict[str, Any]) -> None:
+    """As a table."""
+    console = stdout()
+    console.print("\nreading it on this machine", style="bold")
+    console.print(f"  {_disk(found)}", markup=False)
+    rows = []
+    for name, order in found["orders"].items():
+        speed = order["samples_per_second"]
+        variance = order["variance"]
+        rows.append(
+            [
+                {"whole": "all", "windows": "bytes=256M"}.get(name, name) + (" (default)" if order["default"] else ""),
+                "-" if speed is None else show_count(_rounded(speed)),
+                "not shuffled" if variance is None else f"{variance:.3g}",
+            ]
+        )
+    print_table(["--window", "samples/s from the disk", "variance of means, sorted data"], rows, left=1)
+
+
+def say_cost(found: dict[str, Any]) -> str:
+    """One line about the default order."""
+    ((name, order),) = [(k, v) for k, v in found["orders"].items() if v["default"]]
+    speed = order["samples_per_second"]
+    if speed is None:
+        return _disk(found)
+    return f"{_disk(found)}; the default ({name}) gets about {show_count(_rounded(speed))} samples/s from there"
+
+
+def _disk(found: dict[str, Any]) -> str:
+    share = f"{math.floor(100 * found['resident'])} % of {show_bytes(found['bytes'])} in the page cache"
+    if found["sequential"] is None:
+        return f"{share}; the file system allows no reads past it"
+    return (
+        f"{share}; the disk gives {show_bytes(found['sequential'])}/s in order and "
+        f"{show_count(_rounded(found['random']))} sequences/s at random places"
+    )
+
+
+def _rounded(value: float) -> float:
+    """To two digits: a second on a shared disk says no more."""
+    return float(f"{value:.2g}")

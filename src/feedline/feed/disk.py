@@ -1,0 +1,186 @@
+"""What a corpus costs to read on this machine: how much the page cache holds, and how fast the disk gives the rest.
+
+Measured past the page cache, so that a look changes nothing. The figures are advice for people; no order ever depends
+on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError
+
+PAGE = mmap.PAGESIZE
+# Sizes and depths at which disks give their best: in order, a few large reads in flight; at random, many small ones.
+LARGE, LARGE_DEPTH = 4 << 20, 4
+SMALL_DEPTH = 32
+_LOOKS = 4096  # pages asked about
+
+
+class Survey(NamedTuple):
+    """What the files of a corpus cost.
+
+    Attributes:
+        bytes: of all files.
+        resident: share of them in the page cache, 0 to 1; an estimate for more than 4096 pages.
+        sequential: bytes a second, in large pieces; None where the file system has no reads past the page cache.
+        random: pieces a second, of ``piece`` bytes at random places; None likewise.
+        piece: bytes of a random read.
+    """
+
+    bytes: int
+    resident: float
+    sequential: float | None
+    random: float | None
+    piece: int
+
+
+def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | None:
+    """Measure the disk under ``files``.
+
+    Args:
+        files: paths of the files that hold the data.
+        piece: bytes read at a time at random places, such as those of one sequence.
+        seconds: how long to take, half of it for each kind of reading.
+
+    Returns:
+        None if there are no files, or nothing in them.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    sizes = np.array([_size(path) for path in files], np.int64)
+    total = int(sizes.sum())
+    if not total:
+        return None
+    piece = max(1, min(piece, LARGE))
+    with contextlib.ExitStack() as opened:
+        descriptors = [_open_direct(path, opened) for path in files]
+        if None in descriptors:
+            return Survey(total, _resident(files, sizes), None, None, piece)
+        known = [descriptor for descriptor in descriptors if descriptor is not None]
+        large = _rate(known, sizes, LARGE, LARGE_DEPTH, seconds / 2, files)
+        small = _rate(known, sizes, piece, SMALL_DEPTH, seconds / 2, files)
+    return Survey(total, _resident(files, sizes), large * min(LARGE, int(sizes.max())), small, piece)
+
+
+def evict(files: Sequence[str]) -> None:
+    """Ask the kernel to drop ``files`` from the page cache; it keeps pages that are mapped.
+
+    Raises:
+        DataError: a file cannot be opened.
+    """
+    for path in files:
+        with _open(path, os.O_RDONLY) as descriptor:
+            with contextlib.suppress(OSError):
+                os.fsync(descriptor)  # pages not written yet would stay
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def resident(files: Sequence[str]) -> float:
+    """Share of the bytes of ``files`` that the page cache holds, 0 to 1.
+
+    Raises:
+        DataError: a file cannot be opened.
+    """
+    sizes = np.array([_size(path) for path in files], np.int64)
+    return _resident(files, sizes) if sizes.sum() else 1.0
+
+
+def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
+    held, total = 0.0, int(sizes.sum())
+    for path, size in zip(files, sizes.tolist(), strict=True):
+        if not size:
+            continue
+        pages = -(-size // PAGE)
+        looks = max(1, min(pages, _LOOKS * size // total))
+        # The kernel tells of pages that are mapped, and reads none of them for that. Of files that we might not write
+        # it tells nothing; then pages are read if that needs no waiting.
+        with _open(path, os.O_RDONLY) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
+            view = np.frombuffer(mapped, np.uint8)
+            try:
+                reader = _native.Fetcher(depth=1)
+                found = reader.held(reader.add(path, size, view.ctypes.data, direct=False), 0, size, looks)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            finally:
+                del view
+        held += found / looks * size
+    return held / total
+
+
+def _rate(
+    descriptors: Sequence[int], sizes: NDArray[np.int64], piece: int, depth: int, seconds: float, files: Sequence[str]
+) -> float:
+    """Pieces a second that come from random aligned places, ``depth`` at a time."""
+    rounded = -(-piece // PAGE) * PAGE + (PAGE if piece % PAGE else 0)  # pages that an unaligned piece touches
+    share, errors = sizes / sizes.sum(), list[DataError]()
+    done = [0] * depth
+    began = time.perf_counter()
+
+    def read(thread: int) -> None:
+        rng = np.random.default_rng()
+        with mmap.mmap(-1, rounded) as buffer:
+            while not errors and time.perf_counter() - began < seconds:
+                for i in rng.choice(len(sizes), 16, p=share).tolist():
+                    places = max(1, (int(sizes[i]) - rounded) // PAGE + 1)
+                    try:
+                        os.preadv(descriptors[i], [buffer], int(rng.integers(places)) * PAGE)
+                    except OSError as error:
+                        errors.append(_unreadable(files[i], error))
+                        return
+                    done[thread] += 1
+                    if time.perf_counter() - began >= seconds:
+                        break
+
+    threads = [threading.Thread(target=read, args=(k,), name="feedline-survey") for k in range(depth)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return sum(done) / (time.perf_counter() - began)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _open_direct(path: str, opened: contextlib.ExitStack) -> int | None:
+    """A descriptor past the page cache, closed with ``opened``; None where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK)
+    except OSError:
+        return None
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+@contextlib.contextmanager
+def _open(path: str, flags: int) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    return DataError(f"expected a readable file: {error.strerror or error}", path=path)

@@ -1,0 +1,95 @@
+"""A record batch whose bytes stay in their file.
+
+Arrow is shown a private copy of the message's head, which says where the buffers lie, and behind it memory that
+stands for the body and that nobody touches. The addresses that come out are places in the file. So Arrow never reads
+a map, which would kill the process if the file were cut.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.formats.store.mapped import MappedFile
+
+HEAD_LIMIT = 64 << 20
+"""Bytes of a message's head: what it says of a stream takes some hundred."""
+
+
+class Buffers(Protocol):
+    """Where the bytes of a record batch are."""
+
+    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        """An array of ``count`` elements over one of its buffers.
+
+        Raises:
+            ValueError: the buffer is too small for that.
+        """
+
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+
+
+class Batch:
+    """One message of an Arrow file.
+
+    Args:
+        file: the file.
+        start: first byte of the message.
+        size: its bytes.
+        schema: the Arrow schema it must have.
+
+    Attributes:
+        arrow: the record batch; only its buffers' places, its lengths and its null counts mean anything.
+
+    Raises:
+        ValueError: no record batch of that schema and size.
+        DataError: the file was cut, or its disk fails.
+    """
+
+    def __init__(self, file: MappedFile, start: int, size: int, schema: Any) -> None:
+        import pyarrow as pa
+
+        self._file, self._start, self._size = file, start, size
+        # FFFFFFFF, int32 length of the metadata, metadata, body
+        marker, length = file.copy(8, start).view("<i4").tolist()
+        if marker != -1 or not 0 < length <= min(size - 8, HEAD_LIMIT):
+            raise ValueError(f"expected a message of {size} bytes, got one with {length} bytes of metadata")
+        head = file.copy(8 + length, start)
+        # Pages that are not written to take no memory.
+        body = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        body[: len(head)] = head.data
+        whole = pa.py_buffer(body)
+        self._address = whole.address
+        try:
+            self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(whole), schema)
+        except (pa.ArrowException, OSError, EOFError, TypeError) as error:
+            raise ValueError(f"expected an uncompressed Arrow record batch: {error}") from error
+
+    def view(self, buffer: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        """An array of ``count`` elements over the bytes of the file that one of the batch's buffers stands for.
+
+        Raises:
+            ValueError: the buffer is too small for that, misaligned, or no part of the message (compressed data).
+        """
+        if count == 0:
+            return np.empty(0, dtype)
+        size = 0 if buffer is None else buffer.size
+        if size and not 0 <= buffer.address - self._address <= self._size - size:
+            raise ValueError("expected buffers as they are in the file, got compressed or foreign ones")
+        if count < 0 or count * dtype.itemsize > size:
+            raise ValueError(f"expected {count} elements of {dtype.name} in a buffer of {size} bytes")
+        byte = self._start + buffer.address - self._address
+        if byte % dtype.itemsize:
+            raise ValueError(f"expected {dtype.name} at a multiple of {dtype.itemsize} bytes, got byte {byte}")
+        return self._file.view(dtype, count, byte)
+
+    def bounds(self, buffer: Any, count: int) -> NDArray[np.int64]:
+        """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
+        bounds = self.view(buffer, np.dtype(np.int64), count)
+        # One page after the other they would take a hundred times as long, if they have to come from the disk.
+        self._file.advise("willneed", self._start + buffer.address - self._address, bounds.nbytes)
+        return bounds

@@ -1,0 +1,131 @@
+"""Which order and which reader a corpus gets.
+
+The order may depend on the data and on what the user asked for, never on the machine: other ranks, and this one after
+a restart, must arrive at the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from feedline.errors import DataError
+from feedline.feed import lengths
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.blocks import BlockCorpus
+from feedline.feed.fetching import FetchingReader
+from feedline.feed.prefetch import BufferedReader, MappedReader, Reader, Stats
+from feedline.feed.protocol import Deserializer
+from feedline.feed.timeline import ORDERS, BlockOrder, ChunkTable, Timeline, UnsizedOrder, Window
+
+DEFAULT_WINDOW = Window(bytes=256 << 20)
+
+# A corpus on disk of up to this many stored bytes is shuffled as a whole by default. Random rows of 3 KB come from a
+# good disk at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
+# trains. A corpus of 1 TiB would take hours a sweep.
+WHOLE_BYTES = 4 << 30
+
+
+class Opened(NamedTuple):
+    """A corpus made ready to be walked.
+
+    Attributes:
+        timeline: its order.
+        reader: what brings its chunks, or the blocks of them that the order names, into memory.
+        lengths: samples of sequences.
+    """
+
+    timeline: Timeline
+    reader: Reader
+    lengths: lengths.Lengths
+
+
+def opened(
+    corpus: Deserializer,
+    chunks: ChunkSet,
+    stats: Stats,
+    *,
+    order: str,
+    seed: int,
+    shuffle: bool | str | Window,
+    threads: int,
+    read_ahead: int | None,
+) -> Opened:
+    """Choose; the arguments are those of `MinibatchSource`, checked.
+
+    Raises:
+        DataError: the corpus is empty.
+        ValueError: the corpus cannot be delivered in this order.
+    """
+    if not corpus.sized:
+        return _unsized(corpus, chunks, stats, order, seed, shuffle, threads, read_ahead)
+    table = ChunkTable(corpus.chunks())
+    if table.total_sequences == 0:
+        raise DataError(f"expected at least one sequence in {corpus.name}, got none")
+    timeline = _timeline(corpus, table, order, seed, shuffle)
+    read_from = BlockCorpus(corpus, timeline.blocks) if isinstance(timeline, BlockOrder) else corpus
+    reader: Reader
+    if corpus.fetchable:
+        reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
+    elif corpus.random_access:
+        reader = MappedReader(read_from, chunks, stats)
+    else:
+        reader = BufferedReader(
+            read_from, chunks, stats, len(timeline.table), timeline.table.bytes, threads, read_ahead
+        )
+    return Opened(timeline, reader, lengths.indexed(corpus))
+
+
+def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, shuffle: bool | str | Window) -> Timeline:
+    window = shuffle if isinstance(shuffle, Window) else None
+    shuffled = shuffle is not False
+    if shuffle == "whole" and not corpus.random_access:
+        raise ValueError(
+            f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
+            "decoded whole: give a fl.Window, or convert it with fl.convert(..., shuffle=seed) once"
+        )
+    if order == "feedline-2" and not corpus.sliceable:
+        raise ValueError(
+            f'expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order="feedline-2", got '
+            f"{corpus.name}, whose chunks are read whole"
+        )
+    if order == "cntk":
+        return ORDERS[order](table, seed, shuffled, window)
+    if window is None:
+        if not shuffled:
+            window = None if corpus.random_access else Window(chunks=1)
+        elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
+            window = DEFAULT_WINDOW
+    if order == "feedline":
+        # Windows of chunks say what they are made of, and a whole shuffle is the same over any blocks.
+        blocks = shuffled and corpus.sliceable and window is not None and window.chunks is None
+        order = "feedline-2" if blocks else "feedline-1"
+    return ORDERS[order](table, seed, shuffled, window)
+
+
+def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:
+    return not corpus.in_memory and int(table.bytes.sum()) > WHOLE_BYTES
+
+
+def _unsized(
+    corpus: Deserializer,
+    chunks: ChunkSet,
+    stats: Stats,
+    order: str,
+    seed: int,
+    shuffle: bool | str | Window,
+    threads: int,
+    read_ahead: int | None,
+) -> Opened:
+    if order not in ("feedline", "feedline-1"):
+        raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
+    if shuffle == "whole":
+        raise ValueError(
+            'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
+            "known only once it is read; implement chunk_info, or convert it to a store"
+        )
+    if corpus.num_chunks() < 1:
+        raise DataError(f"expected at least one chunk in {corpus.name}, got none")
+    reader = BufferedReader(corpus, chunks, stats, corpus.num_chunks(), None, threads, read_ahead)
+    window = shuffle if isinstance(shuffle, Window) else None
+    timeline = UnsizedOrder(corpus.num_chunks(), seed, shuffle is not False, window, reader.counts)
+    return Opened(timeline, reader, lengths.read(reader))

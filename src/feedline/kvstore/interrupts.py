@@ -1,0 +1,91 @@
+"""Ctrl-C while several processes depend on what this one does next.
+
+What ranks do together must not be torn: a rank that leaves between two halves of it holds something else than the
+others. So Ctrl-C is noted while such work is under way and does what it does where the work can be left: while the
+rank waits for others and can take the wait up again, or else at the end. A second Ctrl-C does not wait.
+
+Costs: about a microsecond for each outermost block.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+#: The outermost block of the main thread; Python runs signal handlers in no other.
+_outermost: Held | None = None
+
+
+class Held:
+    """A block within which Ctrl-C is noted. Blocks nest: the outermost one decides.
+
+    Args:
+        may_leave: whether `deliver` lets Ctrl-C out within the block; otherwise it waits for the end.
+    """
+
+    __slots__ = ("_handler", "_noted", "_old", "may_leave")
+
+    def __init__(self, *, may_leave: bool = False) -> None:
+        self.may_leave = may_leave
+        self._noted: tuple[int, FrameType | None] | None = None
+        self._old: Any = None
+        self._handler: Any = None
+
+    def __enter__(self) -> Held:
+        global _outermost
+        if _outermost is None and threading.current_thread() is threading.main_thread():
+            try:
+                _outermost, self._handler = self, self._note
+                self._old = signal.signal(signal.SIGINT, self._handler)
+            except BaseException:  # of a signal that came before: the handler has not changed
+                _outermost = None
+                raise
+            if not callable(self._old):  # nothing runs when it comes
+                self.__exit__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _outermost
+        if _outermost is not self:
+            return
+        _outermost, raised, back = None, None, self._old
+        while back is not None:
+            try:
+                found = signal.signal(signal.SIGINT, back)
+            except BaseException as error:  # what has come is handled first, and may raise
+                raised = error
+            else:
+                # Another that was set within the block stays.
+                theirs = back is self._old and found not in (self._handler, self._old)
+                back = found if theirs else None
+        if raised is not None:
+            raise raised
+        self._let_out()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        second = self._noted is not None
+        self._let_out()
+        if second:
+            self._old(number, frame)
+        else:
+            self._noted = number, frame
+
+    def _let_out(self) -> None:
+        if self._noted is not None:
+            noted, self._noted = self._noted, None
+            self._old(*noted)
+
+
+def deliver() -> None:
+    """Let out a Ctrl-C that was noted, if the outermost block may be left here."""
+    held = _outermost
+    if held is not None and held.may_leave and threading.current_thread() is threading.main_thread():
+        held._let_out()
+
+
+def waiting() -> bool:
+    """Whether a Ctrl-C was noted that has to wait for the end of the outermost block."""
+    held = _outermost
+    return held is not None and held._noted is not None and threading.current_thread() is threading.main_thread()

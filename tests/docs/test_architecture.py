@@ -1,0 +1,162 @@
+"""What pages say about the code, where it can be compared: folders, exceptions, laws, targets, how to install."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from feedline import errors
+from tests.docs.pages import ROOT, blocks, pages
+
+SOURCE = ROOT / "src" / "feedline"
+if not SOURCE.is_dir():
+    pytest.skip("the sources are out of reach of a test of the wheel", allow_module_level=True)
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def section(text, title):
+    """The text below a heading, to the next one of its rank."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+# ---- layout -------------------------------------------------------------------------------------------------
+
+
+def layout():
+    """Of the tree in ARCHITECTURE.md: folder by folder of the package, the names that stand behind it."""
+    tree = blocks(section(ARCHITECTURE, "Layout"))[0].text
+    package = tree[tree.index("src/feedline/\n") : tree.index("\nnative/")]
+    found, inner = {}, None
+    for line in package.splitlines()[1:]:
+        heads = re.match(r"[├└]── ((?:\w+/\s*)+)(.*)", line)
+        below = re.match(r"│   [├└]── (\w+)/(.*)", line)
+        if heads:
+            names, inner = re.findall(r"\w+", heads[1]), heads[2]
+            for name in names:
+                found[name] = [inner] if len(names) == 1 else []
+            current = names[-1]
+        elif below:
+            found[f"feed/{below[1]}"] = []
+        elif line.startswith("│"):
+            found[current].append(line)
+    return {folder: listed(" · ".join(rest)) for folder, rest in found.items()}
+
+
+def listed(text):
+    """Names of modules between dots and bars: those that stand alone there."""
+    parts = [part.strip(" │") for part in re.split(r"[·|]|\s{2,}", text)]
+    return [part for part in parts if re.fullmatch(r"[a-z_]+/?", part)]
+
+
+def folders(place):
+    return {path.parent.name for path in place.glob("*/__init__.py")}
+
+
+def test_the_layout_names_every_folder_of_the_package():
+    assert {name for name in layout() if "/" not in name} == folders(SOURCE)
+    assert {name.removeprefix("feed/") for name in layout() if "/" in name} == folders(SOURCE / "feed")
+
+
+def test_what_the_layout_names_is_there():
+    missing = [
+        f"{folder}/{name}"
+        for folder, names in layout().items()
+        for name in names
+        if not (SOURCE / folder / f"{name.rstrip('/')}.py").is_file() and not (SOURCE / folder / name).is_dir()
+    ]
+    assert missing == []
+    # The parser of the tree has found something.
+    assert sum(map(len, layout().values())) > 60
+
+
+def test_what_stands_in_folders_is_named_as_one():
+    """`report` is a folder: the tree says `report/`."""
+    assert [
+        f"{folder}/{name}"
+        for folder, names in layout().items()
+        for name in names
+        if not name.endswith("/") and (SOURCE / folder / name).is_dir()
+    ] == []
+
+
+def test_nothing_is_said_to_come_later():
+    """A room that is there is not announced."""
+    for page in pages():
+        if page.name != "CHANGELOG.md":
+            text = page.read_text("utf-8")
+            assert not re.search(r"not built yet|not raised yet|no part of this version", text), page.name
+
+
+# ---- exceptions -----------------------------------------------------------------------------------------------
+
+
+def tree_of(text):
+    """(name, what it means) of the lines of a tree of exceptions."""
+    return re.findall(r"[├└]── (\w+Error)\s+(.+)", text)
+
+
+def exceptions():
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.FeedlineError) and kind is not errors.FeedlineError
+    }
+
+
+def test_the_trees_of_exceptions_are_one():
+    here = tree_of(section(ARCHITECTURE, "Errors"))
+    assert here == tree_of(errors.__doc__)
+    assert [name for name, _ in here] == list(exceptions())
+
+
+def test_the_page_on_errors_lists_every_exception():
+    text = (ROOT / "docs" / "how-to" / "errors.md").read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", section(text, "The exceptions"), re.MULTILINE) == list(exceptions())
+
+
+def test_every_exception_is_raised_somewhere():
+    raised = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                raised.add(node.func.id)
+    assert set(exceptions()) <= raised
+
+
+# ---- laws -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_laws_is_that_of_the_tests():
+    linked = re.findall(r"\]\(tests/laws/(test_\w+\.py)\)", section(ARCHITECTURE, "Laws"))
+    assert set(linked) == {path.name for path in (ROOT / "tests" / "laws").glob("test_*.py")}
+
+
+# ---- targets and packages ---------------------------------------------------------------------------------------
+
+
+def test_targets_are_listed_where_they_are_looked_for():
+    text = (ROOT / "Makefile").read_text("utf-8")
+    head = set(re.findall(r"^#   make (\w+)", text, re.MULTILINE))
+    phony = set(re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)[1].split())
+    assert head == phony - {"setup"}
+    for page in ("README.md", "CONTRIBUTING.md"):
+        named = set(re.findall(r"^\$ make (\w+)", (ROOT / page).read_text("utf-8"), re.MULTILINE))
+        assert named <= head
+    ours = Path(ROOT / ".ci" / "run").read_text("utf-8")
+    assert set(re.findall(r"^make (\w+)", ours, re.MULTILINE)) <= head
+
+
+def test_pages_install_from_the_clone():
+    """The package is not on PyPI: what a page tells to install has to come from here, and its extras exist."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for page in [*pages(), *sorted((ROOT / "examples").glob("*.py"))]:
+        text = page.read_text("utf-8")
+        assert not re.search(r"pip install\s+['\"]?feedline", text), page.name
+        assert set(re.findall(r"pip install\s[^\n`]*?'\.\[(\w+)\]'", text)) <= extras.keys(), page.name

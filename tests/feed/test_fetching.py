@@ -1,0 +1,272 @@
+"""Fetching under bad conditions: disks that fail, files that are cut, forks, interrupts, memory that is short."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline import _native
+from feedline.feed.fetching import FetchingReader
+from feedline.testing import sequences_of
+
+ROWS, WIDTH = 3000, 700  # rows of 2.8 KB: most lie on two pages
+SHUFFLES = [False, "whole", fl.Window(bytes=2 << 20), fl.Window(chunks=2)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A store of one file, 9 chunks; row i of x holds i."""
+    path = tmp_path_factory.mktemp("store") / "data"
+    x = np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH).reshape(ROWS, WIDTH)
+    fl.convert(fl.ArrayDeserializer(x=x, y=np.arange(ROWS)), path, chunk_bytes=1 << 20)
+    return path
+
+
+@pytest.fixture
+def store(folder, tmp_path):
+    """A copy that may be damaged."""
+    path = tmp_path / "data"
+    path.mkdir()
+    for file in folder.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    return path
+
+
+def source(path, shuffle, backend="any", **options):
+    options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, **options}
+    found = fl.MinibatchSource(fl.StoreDeserializer(path), **options)
+    assert isinstance(found._reader, FetchingReader)
+    found._reader.backend, found._reader.forced = backend, True
+    return found
+
+
+def rows_of(path, stream):
+    """(byte of the first row, bytes of a row) in each chunk of the only part, from the corpus itself."""
+    corpus = fl.StoreDeserializer(path)
+    places, first = [], 0
+    for number, info in enumerate(corpus.chunks()):
+        rows = corpus.read(number)[stream].rows
+        (file,) = corpus.files([number])
+        at = rows.__array_interface__["data"][0] - file.address
+        places += [at + i * rows[0].nbytes for i in range(info.sequences)]
+        first += info.sequences
+    return places
+
+
+def fail(feed, begin, end, number):
+    """Have reads of these bytes of the only part fail."""
+    feed._reader._slots_of(np.array([0]))
+    feed._reader._disk().fail(0, begin, end, number)
+
+
+@pytest.mark.parametrize("backend", ["any", "threads"])
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_failing_disk_costs_the_sequences_it_holds_and_no_others(folder, tmp_path, shuffle, backend):
+    """EIO in the middle of a row: that row is listed, with file and byte; every other one keeps place and values."""
+    listed = tmp_path / "listed.jsonl"
+    place = rows_of(folder, "x")[1234]
+    expected = [m.ids.tolist() for m in source(folder, shuffle).minibatches(64)]
+    with source(folder, shuffle, backend, on_error="skip", quarantine=listed) as feed:
+        fail(feed, place + 100, place + 200, errno.EIO)
+        found = list(feed.minibatches(64))
+        assert feed.stats().skipped == 1
+    assert [m.ids.tolist() for m in found] == [[i for i in ids if i != 1234] for ids in expected]
+    for m in found:
+        np.testing.assert_array_equal(m["x"].rows[:, 0], m.ids)
+        np.testing.assert_array_equal(m["x"].rows[:, -1], m.ids)
+        np.testing.assert_array_equal(m["y"].rows, m.ids)
+    (line,) = listed.read_text().splitlines()
+    entry = json.loads(line)
+    assert entry["sequence"] == 1234
+    assert "Input/output error" in entry["reason"]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_failing_disk_is_an_error_with_file_byte_and_sequence(folder, shuffle):
+    """And the source stays where it was: the same minibatch is tried again."""
+    place = rows_of(folder, "x")[77]
+    with source(folder, shuffle) as feed:
+        fail(feed, place + 5, place + 6, errno.EIO)
+        done = []
+        with pytest.raises(fl.DataError, match="Input/output error") as caught:
+            done.extend(feed.minibatches(64))
+        assert caught.value.path == str(folder / "part-00000.arrow")
+        assert caught.value.byte == place + 5
+        assert (caught.value.sequence, caught.value.stream) == (77, "x")
+        position = feed.position
+        with pytest.raises(fl.DataError, match="Input/output error"):
+            feed.next_minibatch(64)
+        assert feed.position == position
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuffle):
+    """Chunks that are known already: sequences before the cut are delivered, those behind it are listed."""
+    place = rows_of(store, "x")[2950]
+    with source(store, shuffle, on_error="skip", quarantine=tmp_path / "listed.jsonl", read_ahead=0) as feed:
+        feed._reader._slots_of(np.arange(len(feed.corpus.chunks())))
+        os.truncate(store / "part-00000.arrow", place)
+        found = list(feed.minibatches(64))
+        ids = np.concatenate([m.ids for m in found])
+        # The labels of a chunk lie behind its rows.
+        starts = np.cumsum([0] + [info.sequences for info in feed.corpus.chunks()])
+        assert set(range(ROWS)) - set(ids.tolist()) == set(range(starts[starts <= 2950].max(), ROWS))
+        for m in found:
+            np.testing.assert_array_equal(m["x"].rows[:, WIDTH // 2], m.ids)
+
+
+def test_a_file_that_was_cut_before_its_chunk_is_known(store):
+    """As for mapped chunks: it says so."""
+    with source(store, False, read_ahead=0) as feed:
+        feed.next_minibatch(10)
+        os.truncate(store / "part-00000.arrow", 5 << 20)
+        with pytest.raises(fl.DataError, match="expected a file of"):
+            list(feed.minibatches(64))
+
+
+def test_another_file_in_the_place_of_a_mapped_one_is_not_read(store, caplog):
+    """What was mapped is what is delivered, even if it has lost its name."""
+    with source(store, "whole") as feed:
+        part = store / "part-00000.arrow"
+        feed.corpus.read(0)
+        os.rename(part, store / "moved")
+        part.write_bytes(b"\0" * (store / "moved").stat().st_size)
+        for m in feed.minibatches(100):
+            np.testing.assert_array_equal(m["x"].rows[:, 3], m.ids)
+    assert "cannot be opened a second time" in caplog.text
+
+
+def test_no_more_descriptors_than_there_are(store, caplog, monkeypatch):
+    """A file that cannot be opened again is read through its map."""
+    with source(store, False) as feed:
+        monkeypatch.setattr(
+            _native.Fetcher, "add", lambda *_: (_ for _ in ()).throw(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        )
+        assert sequences_of(feed.minibatches(100)) == sequences_of(source(store, False).minibatches(100))
+    assert "ulimit -n" in caplog.text
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
+    """Never the data."""
+    with source(folder, shuffle, read_ahead=1 << 20) as feed:
+        peak = 0
+        for _ in feed.minibatches(16):
+            peak = max(peak, feed._reader._disk().memory)
+        window = {True: 0}.get(shuffle is False or shuffle == "whole", 2 << 20)
+        assert 0 < peak < window + (1 << 20) + (9 << 20)
+        stats = feed.stats()
+        assert stats.peak_bytes <= window + (1 << 20) + (9 << 20)
+        assert stats.disk_bytes >= ROWS * WIDTH * 4
+        feed.seek(samples=0)
+    assert stats.held_bytes == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["any", "threads"])
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_forked_child_reads_on(folder, shuffle, backend):
+    """What the parent's threads were reading is read again in the child, and both deliver the same."""
+    parent, plain = source(folder, shuffle, backend), source(folder, shuffle)
+    expected = sequences_of(plain.minibatches(64))
+    for _ in range(3):
+        parent.next_minibatch(64)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        good = False
+        try:
+            good = sequences_of(parent.minibatches(64)) == expected[3 * 64 :]
+            parent.close()
+        finally:
+            os._exit(0 if good else 1)
+    assert sequences_of(parent.minibatches(64)) == expected[3 * 64 :]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=2 << 20)])
+def test_processes_of_one_machine_share_the_page_cache(folder, shuffle, monkeypatch):
+    """Blocks are read through it, so that they come from the disk once, and dropped when they are done with."""
+    added, forgotten = [], []
+    add, forget = _native.Fetcher.add, _native.Staged.forget
+    monkeypatch.setattr(_native.Fetcher, "add", lambda *a: added.append(a[-1]) or add(*a))
+    monkeypatch.setattr(_native.Staged, "forget", lambda s: forgotten.append(s) or forget(s))
+    parts = [source(folder, shuffle, partition=(rank, 2)) for rank in range(2)]
+    whole = source(folder, shuffle, partition=(0, 1))
+    for one, two, both in zip(*(p.minibatches(64) for p in parts), whole.minibatches(64), strict=True):
+        assert sequences_of([one, two]) == sequences_of([both])
+    assert added == [True, True, False]
+    assert forgotten
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with source(folder, shuffle, partition=(1, 2)) as alone:
+        alone.next_minibatch(64)
+    assert added[3:] == [False]
+    for feed in (*parts, whole):
+        feed.close()
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_jump_drops_what_was_fetched(folder, shuffle, leaves_nothing):
+    """Seeking to and fro, with what is under way left behind."""
+    expected = sequences_of(source(folder, shuffle, max_sweeps=3).minibatches(64))
+    with source(folder, shuffle, max_sweeps=3) as feed:
+        for start in (0, 2500, 64, 5990, 3001, 128):
+            feed.seek(samples=start)
+            got = sequences_of([feed.next_minibatch(64), feed.next_minibatch(31)])
+            assert got == expected[start : start + 95]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_an_interrupt_while_waiting_loses_nothing(folder, shuffle, monkeypatch):
+    """Ctrl-C while the disk is waited for; the same minibatch comes afterwards."""
+    expected = sequences_of(source(folder, shuffle).minibatches(64))
+    with source(folder, shuffle) as feed:
+        staged = _native.Gatherer.stage
+        calls = []
+
+        def interrupted(*arguments):
+            calls.append(1)
+            if len(calls) in (2, 5):
+                raise KeyboardInterrupt
+            return staged(*arguments)
+
+        monkeypatch.setattr(_native.Gatherer, "stage", interrupted)
+        found = []
+        while True:
+            try:
+                minibatch = feed.next_minibatch(64)
+            except KeyboardInterrupt:
+                continue
+            if not minibatch:
+                break
+            found.append(minibatch)
+        assert sequences_of(found) == expected
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_lanes_are_cut_from_what_is_fetched(tmp_path, shuffle):
+    """Truncated BPTT, restored in the middle."""
+    rng = np.random.default_rng(3)
+    lists = [rng.normal(size=(int(n), 50)).astype(np.float32) for n in rng.integers(1, 90, 200)]
+    fl.convert(fl.ArrayDeserializer(x=lists), tmp_path / "data", chunk_bytes=100_000)
+    shuffle = fl.Window(chunks=2) if isinstance(shuffle, fl.Window) else shuffle
+    options = {"truncation_length": 20, "shuffle": shuffle}
+    plain = fl.MinibatchSource(fl.StoreDeserializer(tmp_path / "data"), seed=1, max_sweeps=1, **options)
+    expected = list(plain.minibatches(80))
+    with source(tmp_path / "data", **options) as feed:
+        states, found = [], []
+        for minibatch in feed.minibatches(80):
+            found.append(minibatch)
+            states.append(feed.state_dict())
+    assert [m["x"].rows.tobytes() for m in found] == [m["x"].rows.tobytes() for m in expected]
+    with source(tmp_path / "data", **options) as feed:
+        feed.load_state_dict(states[40])
+        assert feed.next_minibatch(80)["x"].rows.tobytes() == found[41]["x"].rows.tobytes()

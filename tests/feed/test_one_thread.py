@@ -1,0 +1,196 @@
+"""Several threads at one reader: each minibatch once, or an error that names both threads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.feed.loader.datasets import Plain, Resetting
+
+THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def from_all(read):
+    """What all threads were given, and what else they were told; ``read()`` gives one thing, or None at the end."""
+    got, told = [], []
+    start = threading.Barrier(THREADS)
+
+    def work():
+        start.wait()
+        while True:
+            try:
+                one = read()
+            except RuntimeError as error:
+                told.append(str(error))
+                continue
+            if one is None:
+                return
+            got.append(one)
+
+    threads = [threading.Thread(target=work, name=f"reader-{i}") for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got, told
+
+
+def test_a_source():
+    """A transform takes its time, so that calls do meet."""
+
+    def slow(sequence):
+        for _ in range(100):
+            pass
+        return sequence
+
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(900)), seed=1, max_sweeps=1, transforms=[slow])
+    got, told = from_all(lambda: source.next_minibatch(3) or None)
+    assert sorted(i for minibatch in got for i in minibatch.ids.tolist()) == list(range(900))
+    assert told
+    assert all(text.count("thread 'reader-") == 2 and "this source" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dataset": Plain(900)},
+        {"dataset": np.arange(900)},
+        {"dataset": Plain(900), "num_workers": 2, "workers": "thread"},
+        {"dataset": Plain(900), "num_workers": 1},
+        {"dataset": Resetting(900)},
+        {"dataset": fl.ArrayDeserializer(x=np.arange(900)), "collate_fn": lambda rows: [int(r["x"]) for r in rows]},
+    ],
+    ids=["items", "columns", "threads", "processes", "iterable", "corpus"],
+)
+def test_an_iterator_of_a_loader(options):
+    with fl.DataLoader(batch_size=3, seed=1, **options) as loader:
+        iterator = iter(loader)
+        got, told = from_all(lambda: next(iterator, None))
+        assert sorted(int(i) for batch in got for i in batch) == list(range(900))
+        assert all(text.count("thread 'reader-") == 2 and "this iterator" in text for text in told)
+
+
+def test_the_loop_s_thread_is_named():
+    inside, go = threading.Event(), threading.Event()
+
+    def wait(sequence):
+        inside.set()
+        go.wait()
+        return sequence
+
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(9)), transforms=[wait])
+    reader = threading.Thread(target=lambda: source.next_minibatch(3), name="the loop")
+    reader.start()
+    inside.wait()
+    before = source.position, source.state_dict()  # anybody may look
+    refused = [
+        lambda: source.next_minibatch(3),
+        lambda: next(source.minibatches(3)),
+        lambda: source.seek(samples=3),
+        lambda: source.load_state_dict(before[1]),
+        source.close,
+    ]
+    for call in refused:
+        with pytest.raises(RuntimeError, match=r"in thread 'MainThread'.* while thread 'the loop'"):
+            call()
+    assert (source.position, source.state_dict()) == before
+    go.set()
+    reader.join()
+    assert source.position.ordinal == 3
+    assert source.next_minibatch(3).position.ordinal == 3
+    source.close()
+
+
+def test_a_call_from_within_is_refused():
+    """A transform that reads on would be given what it is called for."""
+    told = []
+
+    def again(sequence):
+        with pytest.raises(RuntimeError, match="from within") as caught:
+            source.next_minibatch(1)
+        told.append(caught.value)
+        return sequence
+
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(4)), transforms=[again], max_sweeps=1)
+    assert [m.num_sequences for m in source.minibatches(2)] == [2, 2]
+    assert len(told) == 4
+
+
+def test_threads_that_take_turns():
+    """One after the other is no business of anybody's."""
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(60)), seed=1, max_sweeps=1)
+    loader = fl.DataLoader(range(60), batch_size=6, seed=1)
+    iterator, lock = iter(loader), threading.Lock()
+
+    def read():
+        with lock:
+            minibatch, batch = source.next_minibatch(6), next(iterator, None)
+            return (minibatch.ids.tolist(), batch.tolist()) if minibatch else None
+
+    got, told = from_all(read)
+    assert told == []
+    for column in zip(*got, strict=True):
+        assert sorted(itertools.chain(*column)) == list(range(60))
+
+
+def test_threads_that_begin_at_once_are_given_a_sweep_each():
+    loader = fl.DataLoader(Plain(20), batch_size=20, shuffle=True, seed=1)
+    wanted = [next(iter(loader)).tolist() for _ in range(4 * THREADS)]
+    again = fl.DataLoader(Plain(20), batch_size=20, shuffle=True, seed=1)
+    left = iter(range(4 * THREADS))
+    got, told = from_all(lambda: None if next(left, None) is None else next(iter(again)).tolist())
+    assert told == []
+    assert sorted(got) == sorted(wanted)
+
+
+def test_what_others_look_at_is_a_place():
+    """Positions and states taken all the while are those of some minibatch."""
+
+    def open_source():
+        return fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(400)), seed=1, max_sweeps=1)
+
+    states = [open_source().state_dict()]
+    with open_source() as source:
+        states += [source.state_dict() for _ in source.minibatches(4)]
+        states.append(source.state_dict())
+    allowed = {json.dumps(state) for state in states}
+    seen, done = [], threading.Event()
+    source = open_source()
+
+    def look():
+        while not done.is_set():
+            seen.append(json.dumps(source.state_dict()))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in source.minibatches(4):
+        pass
+    done.set()
+    looking.join()
+    assert set(seen) <= allowed
+
+
+def test_a_child_forked_at_rest_reads_its_copy():
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(9)), shuffle=False)
+    source.next_minibatch(3)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if source.next_minibatch(3).ids.tolist() == [3, 4, 5] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert source.next_minibatch(3).ids.tolist() == [3, 4, 5]

@@ -1,0 +1,301 @@
+"""Garbage in any order: the collector, the end of the interpreter and forks may finalise in whatever order they like.
+
+Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came
+through; no process, descriptor or mapping of a pool may be left then, nor afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.feed.workers.tasks import alive, eventually
+
+HEAD = """
+import gc, itertools, os, sys, threading, time, warnings
+import numpy as np
+warnings.simplefilter("ignore")
+import feedline as fl
+from feedline.feed.workers import Pool
+from tests.feed.workers.items import Rows, Failing, Counting
+from tests.feed.workers.tasks import Task, alive, descriptors, eventually, results, segments
+
+KINDS = {"here": {}, "thread": {"num_workers": 2, "workers": "thread"}, "process": {"num_workers": 2}}
+
+def nothing_left(before):
+    gc.collect()
+    assert eventually(lambda: (len(descriptors()), segments()) <= before), (before, descriptors(), segments())
+    print("through", flush=True)
+"""
+
+
+@pytest.fixture
+def through(tmp_path):
+    """Runs a main module, and looks at what it leaves."""
+
+    def run(body, timeout=120):
+        path = tmp_path / "program.py"
+        path.write_text(HEAD + "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(body), "    "))
+        done = subprocess.run(
+            [sys.executable, path],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])},
+            check=False,
+        )
+        assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+        lines = done.stdout.splitlines()
+        assert lines, done.stderr
+        assert lines[-1] == "through", (done.stdout, done.stderr)
+        pids = {int(word) for line in lines[:-1] for word in line.split()}
+        assert eventually(lambda: not any(map(alive, pids)))
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("torch", ["", "import torch"])
+def test_failed_loops(through, torch):
+    """An exception keeps its frames, these the loader, and all of it becomes garbage in one cycle."""
+    done = through(f"""
+        {torch}
+        before = len(descriptors()) + 8, 0  # what multiprocessing keeps once it has started
+        for _ in range(3):
+            for _ in range(3):
+                try:
+                    loader = fl.DataLoader(Failing(40, 20), batch_size=4, num_workers=2)
+                    for _ in loader:
+                        pass
+                except ValueError as error:
+                    error.seen = loader, error  # a cycle
+                    print(*loader.pids)
+                    del error, loader
+            gc.collect()
+        nothing_left(before)
+    """)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("kind", ["here", "thread", "process"])
+def test_by_hand_in_every_order(through, kind):
+    """Every finaliser there is of what a loader is made of, called in every order."""
+    through(f"""
+        before = len(descriptors()) + 8, 0
+        found = 0
+        for order in range(6):
+            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+            iterators = [iter(loader), iter(loader)]
+            batches = [next(iterator) for iterator in iterators]
+            print(*loader.pids)
+            gc.collect()
+            ours = [o for o in gc.get_objects() if type(o).__module__.startswith("feedline") and hasattr(o, "__del__")]
+            ours = list(itertools.islice(itertools.permutations(ours), order, None, 7))[0] if ours else []
+            found += len(ours)
+            for each in ours:
+                each.__del__()
+            for batch in batches:
+                assert np.isfinite(np.asarray(batch)).all()
+            del loader, iterators, batches, ours
+            each = None
+        assert found or {kind!r} == "here"
+        nothing_left(before)
+    """)
+
+
+@pytest.mark.parametrize("kind", ["here", "thread", "process"])
+@pytest.mark.parametrize("first", [True, False])
+def test_with_finalisers_of_the_user(through, kind, first):
+    """One that is garbage together with a loader, older or younger than it, and still uses it."""
+    through(f"""
+        before = len(descriptors()) + 8, 0
+        told = []
+
+        class Using:
+            def __del__(self):
+                told.append([])
+                for call in (
+                    lambda: np.asarray(self.batch).sum(),
+                    lambda: next(self.iterator),
+                    lambda: self.loader.state_dict(),
+                    lambda: next(iter(self.loader)),
+                    lambda: self.loader.close(),
+                    lambda: self.loader.pids,
+                ):
+                    try:
+                        call()
+                        told[-1].append("done")
+                    except (RuntimeError, StopIteration) as error:
+                        told[-1].append(str(error))
+
+        for round in range(3):
+            using = Using() if {first} else None
+            loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+            iterator = iter(loader)
+            kept = [next(iterator) for _ in range(3)]
+            print(*loader.pids)
+            using = using or Using()
+            using.loader, using.iterator, using.batch = loader, iterator, kept[0]
+            loader.using = using
+            copy = np.array(kept[1])
+            del loader, iterator, using
+            gc.collect()
+            assert len(told) == round + 1
+            assert told[-1][0] == told[-1][2] == "done", told
+            assert (np.asarray(kept[1]) == copy).all()  # what is held outside lives on
+        del kept, copy
+        nothing_left(before)
+    """)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_in_the_middle_of_the_pool_s_own_calls(through, kind):
+    """The collector runs at every allocation, in every thread, and finds iterators that were let go half-way."""
+    through(f"""
+        before = len(descriptors()) + 8, 0
+        gc.set_threshold(1)
+        loader = fl.DataLoader(Rows(60), batch_size=4, **KINDS[{kind!r}])
+        for sweep in range(40):
+            iterator = iter(loader)
+            for _ in range(sweep % 4):
+                next(iterator)
+            cycle = [iterator]
+            cycle.append(cycle)
+            del iterator, cycle
+        print(*loader.pids)
+        gc.set_threshold(700)
+        assert [len(batch) for batch in loader] == [4] * 15
+        pool = loader._pool
+        assert len(pool._waited) <= 15 + 2 * 16  # the next sweep's alone; nothing of iterators that are gone
+        del loader, pool
+        nothing_left(before)
+    """)
+
+
+def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
+    """A worker is interrupted by the collector under the lock that closing would need."""
+    through("""
+        before = len(descriptors()), 0
+        loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread")
+        iterator = iter(loader)
+        next(iterator)
+        pool, shared = loader._pool, loader._pool._crew._shared
+        held, go = threading.Event(), threading.Event()
+
+        def holder():
+            with shared.lock:
+                held.set()
+                go.wait()
+
+        thread = threading.Thread(target=holder)
+        thread.start()
+        held.wait()
+        del iterator  # must not wait
+        assert pool._orphans
+        go.set()
+        thread.join()
+        assert len(next(iter(loader))) == 4
+        assert not pool._orphans
+
+        # Closing from one of the pool's own threads, as the collector may: it does not wait for itself.
+        class Closing:
+            def start(self, worker, workers):
+                pass
+
+            def run(self, unit):
+                with inner._crew._shared.lock:
+                    inner._end()
+
+        inner = Pool(Closing(), 2, kind="thread")
+        inner.submit(0)
+        assert eventually(lambda: inner._closed)
+        threads = inner._crew._threads
+        assert eventually(lambda: not any(thread.is_alive() for thread in threads))
+        del loader, pool, shared
+        nothing_left(before)
+    """)
+
+
+@pytest.mark.parametrize("kind", ["here", "thread", "process"])
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "gc.disable()", "del Rows, np, fl, Pool, gc"])
+def test_the_end_of_the_interpreter(through, kind, ending):
+    """With everything still in the module, in a cycle, and in a thread that goes on reading."""
+    done = through(f"""
+        loader = fl.DataLoader(Rows(4000), batch_size=4, **KINDS[{kind!r}])
+        iterator = iter(loader)
+        kept = [next(iterator) for _ in range(3)]
+        loader.own = kept.append((loader, iterator)) or kept
+        reading = fl.DataLoader(Rows(100000), batch_size=4, **KINDS[{kind!r}])
+        threading.Thread(target=lambda: sum(1 for _ in reading), daemon=True).start()
+        assert eventually(lambda: reading.stats().batches > 3)
+        source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.ones((4000, 500), np.float32)))
+        copied = [source.next_minibatch(512) for _ in range(3)]
+        print(*loader.pids, *reading.pids)
+        print("through", flush=True)
+        {ending}
+    """)
+    assert "Fatal" not in done.stderr
+
+
+def test_forks(through):
+    """A child that ends by itself, and collects what it has copies of, changes nothing in the parent."""
+    through("""
+        before = len(descriptors()) + 8, 0
+        loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2)
+        threads = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread")
+        iterators = [iter(loader), iter(threads)]
+        kept = [next(iterator) for iterator in iterators for _ in range(2)]
+        copies = [np.array(batch) for batch in kept]
+        print(*loader.pids, flush=True)
+        for _ in range(4):
+            pid = os.fork()
+            if pid == 0:
+                del loader, threads, iterators
+                gc.collect()
+                same = all((np.asarray(batch) == copy).all() for batch, copy in zip(kept, copies))
+                sys.stdout.close()
+                sys.exit(0 if same else 1)  # with all that runs at exit
+            assert os.waitpid(pid, 0)[1] == 0
+        for iterator in iterators:
+            assert sum(len(batch) for batch in iterator) == 60 - 8
+        assert all((np.asarray(batch) == copy).all() for batch, copy in zip(kept, copies))
+        del loader, threads, iterators, iterator, kept, copies
+        nothing_left(before)
+    """)
+
+
+def test_memory_and_views_in_every_order(through):
+    """Mappings and loans are no one's to collect: they go with the last view."""
+    through("""
+        from feedline import _native
+        for order in itertools.permutations(range(5)):
+            fd = os.memfd_create("feedline-test")
+            os.ftruncate(fd, 8192)
+            table, memory = _native.SharedMemory(fd, 8192), _native.SharedMemory(fd, 8192)
+            os.close(fd)
+            watched = memoryview(table)
+            watched[7] = 1
+            loan = _native.Loan(memory, table, 7, 0, 2)
+            assert not any(map(gc.is_tracked, (table, memory, loan)))
+            loan.begin()
+            view = memoryview(loan)
+            array = np.frombuffer(view, np.uint8)[4096:]
+            held = [table, memory, loan, view, array]
+            del table, memory, loan, view, array
+            for i in order:
+                assert watched[7] == 1
+                held[i] = None
+            assert watched[7] == 0
+        for bad in ((-1, 10), (0, 0)):
+            try:
+                _native.SharedMemory(*bad)
+            except OSError as error:
+                assert error.errno
+            else:
+                raise AssertionError(bad)
+        print("through")
+    """)

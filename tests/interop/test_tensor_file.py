@@ -1,0 +1,226 @@
+"""Tensors in files: whole or refused, whatever byte has changed; nothing in their place makes a reader wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import feedline as fl  # noqa: E402
+from feedline import _native  # noqa: E402
+from feedline.interop import tensor_file  # noqa: E402
+from feedline.interop.tensor_file import load_contents, load_state, load_tensors, save_tensors  # noqa: E402
+
+OLD = Path(__file__).parents[1] / "fixtures" / "checkpoints-0.1"
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+
+
+def tensors():
+    rng = np.random.default_rng(0)
+    made = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
+    return {**made, "scalar": torch.tensor(2.5), "tied": made["t1"]}
+
+
+STATE = {"rate": 0.1, "best": None, "name": "seal", "n": 2**53}
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tensors") / "t"
+    save_tensors(path, tensors(), STATE)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return tmp_path_factory.mktemp("damaged") / "t"
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
+
+
+def changed(data, content):
+    """The content with one change: a flipped bit, other bytes, some more or some less."""
+    largest = len(content) - 1
+    at = data.draw(st.one_of(st.integers(0, largest), st.integers(0, min(largest, 1200))))  # in the header, too
+    bytes_ = st.binary(min_size=1, max_size=70)
+    how = data.draw(st.sampled_from(["bit", "bytes", "insert", "delete", "cut", "extend"]))
+    damaged = bytearray(content)
+    if how == "bit":
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif how == "bytes":
+        new = data.draw(bytes_)
+        damaged[at : at + len(new)] = new[: len(damaged) - at]
+    elif how == "insert":
+        damaged[at:at] = data.draw(bytes_)
+    elif how == "delete":
+        del damaged[at : at + data.draw(st.integers(1, 70))]
+    elif how == "cut":
+        del damaged[at:]
+    else:
+        damaged += data.draw(bytes_)
+    return bytes(damaged)
+
+
+def test_what_is_written_is_read(target):
+    """Tensors, what they share, and the state; by the safetensors library, too."""
+    from safetensors.torch import load_file
+
+    target.unlink(missing_ok=True)
+    seal = save_tensors(target, tensors(), STATE)
+    found, state, found_seal = load_contents(target)
+    assert same(found, tensors())
+    assert found["tied"] is found["t1"]
+    assert (state, found_seal) == (STATE, seal)
+    assert load_state(target) == STATE
+    library = load_file(target)
+    assert same(library, {name: tensor for name, tensor in tensors().items() if name != "tied"})
+    target.unlink()
+    assert save_tensors(target, tensors(), {**STATE, "rate": 0.2}) != seal
+
+
+@given(st.data())
+def test_any_change_is_noticed(content, target, data):
+    damaged = changed(data, content)
+    target.write_bytes(damaged)
+    if damaged == content:
+        assert same(load_tensors(target)[0], tensors())
+        return
+    with pytest.raises(fl.StateError, match=str(target)):
+        load_tensors(target)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"state"', b'"stats"'),  # once read as no state
+        (b'\\"tied\\": \\"t1\\"', b'\\"tied\\": \\"t3\\"'),  # once read as another tensor's values
+        (b"0.1", b"0.2"),
+        (b'"t2"', b'"t9"'),
+        (b'"version\\": 2', b'"version\\": 1'),
+        (b'"seal"', b'"sead"'),
+        (b"__metadata__", b"__metadate__"),
+    ],
+)
+def test_a_changed_header_is_noticed(content, target, old, new):
+    assert old in content
+    target.write_bytes(content.replace(old, new, 1))
+    for read in (load_tensors, load_state):
+        with pytest.raises(fl.StateError, match=str(target)):
+            read(target)
+
+
+def test_checksums_are_both_polynomials(content):
+    """64 bits for each tensor: as CRC-32C and CRC-32 have no common factor, together they are a CRC of 64 bits."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    sums = json.loads(header["__metadata__"]["feedline"])["crc64"]
+    for name, about in header.items():
+        if name != "__metadata__":
+            a, b = about["data_offsets"]
+            part = content[8 + length + a : 8 + length + b]
+            assert sums[name] == f"{_native.crc32c(part):08x}{zlib.crc32(part):08x}"
+
+
+def test_large_tensors_are_checked_on_a_thread_that_does_not_stay(target, leaves_nothing):
+    big = {"a": torch.arange(1 << 19), "b": torch.rand(1 << 18)}
+    target.unlink(missing_ok=True)
+    save_tensors(target, big)
+    assert same(load_tensors(target)[0], big)
+    with open(target, "r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"\xff")
+    with pytest.raises(fl.StateError, match="checksum"):
+        load_tensors(target)
+
+
+# ---- files of version 0.1 -----------------------------------------------------------------------------
+
+
+def test_files_of_0_1_are_read():
+    found, about, seal = load_contents(OLD / "optimizer")
+    assert seal is None
+    assert about["parameters"]["learning_rate"] == 0.25
+    assert load_state(OLD / "optimizer") == about
+    torch.testing.assert_close(found["0.mean"], torch.full((2, 2), 0.2))
+
+
+@given(st.data())
+def test_a_damaged_file_of_0_1_is_refused_or_read(target, data):
+    """Its header has no checksum, so some changes are not noticed; none is another error."""
+    damaged = changed(data, (OLD / "optimizer").read_bytes())
+    target.write_bytes(damaged)
+    try:
+        load_tensors(target)
+    except fl.StateError as error:
+        assert str(target) in str(error)  # noqa: PT017  # that it may be read is the point
+
+
+def header_of(**entries):
+    text = json.dumps({"__metadata__": {"feedline": json.dumps({"aliases": {}, "crc32c": {}})}, **entries}).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 8,
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        (10**6).to_bytes(8, "little") + b"[" * 10**6,
+        (2).to_bytes(8, "little") + b"[]",
+        header_of(a={"dtype": "F32", "shape": [10**30], "data_offsets": [0, 4 * 10**30]}),
+        header_of(a={"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}),
+        header_of(a={"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}) + b"1234",
+        header_of(a={"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}) + b"1234",
+        header_of(a={"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}) + b"1234",
+        header_of(a={"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}) + b"12345678",
+        header_of(a=3),
+        header_of() + b"more",
+    ],
+    ids=lambda content: f"{content[8:70]!r}",
+)
+def test_hostile_files_are_refused(target, content):
+    target.write_bytes(content)
+    with pytest.raises(fl.StateError, match=str(target)):
+        load_tensors(target)
+
+
+# ---- what is no file ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["fifo", "folder", "device", "dangling", "loop", "nothing"])
+def test_what_stands_in_a_files_place_is_refused_at_once(tmp_path, what):
+    path = tmp_path / "t"
+    if what == "fifo":
+        os.mkfifo(path)  # to open it would wait for a writer
+    elif what == "folder":
+        path.mkdir()
+    elif what != "nothing":
+        path.symlink_to({"device": "/dev/zero", "dangling": tmp_path / "none", "loop": path}[what])
+    for read in (load_tensors, load_state):
+        with pytest.raises(fl.StateError, match=str(path)):
+            read(path)
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path, content):
+    (tmp_path / "t").write_bytes(content)
+    (tmp_path / "link").symlink_to("t")
+    assert same(load_tensors(tmp_path / "link")[0], tensors())
+
+
+def test_a_state_that_is_nested_too_deeply_is_refused(tmp_path):
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(TypeError, match="JSON"):
+        tensor_file.check_json({"deep": deep})

@@ -1,0 +1,288 @@
+"""A Ray without processes, for tests of what is above it: its actors are objects of this process, and die on demand.
+
+What stands in for Ray is what feedline asks of it and no more: named actors that are started again when they die, calls
+that an actor takes one after the other, arguments and answers by value, and Ray's exceptions. A call is a message; each
+may be the one with which its actor dies:
+
+- ``before``: the message never arrives;
+- ``taken``: the actor does what it says, and dies before it answers;
+- ``after``: the answer is the last thing that it says.
+
+Whatever else is on its way to the actor then is lost with it. Coroutines (the coordinator's) run on a loop in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.machinery
+import inspect
+import pickle
+import sys
+import threading
+import types
+
+import numpy as np
+
+BEFORE, TAKEN, AFTER = "before", "taken", "after"
+ADDRESS = "127.0.0.1:6379"
+
+
+class RayError(Exception):
+    """Base of the others, as in Ray."""
+
+
+class RayTaskError(RayError):
+    """A call raised."""
+
+    def __init__(self, cause):
+        super().__init__(repr(cause))
+        self.cause = cause
+
+
+class RayActorError(RayError):
+    """An actor did not answer."""
+
+    actor_init_failed = False
+
+
+class ActorDiedError(RayActorError):
+    """It does not come back."""
+
+
+class ActorUnavailableError(RayActorError):
+    """It may come back."""
+
+
+class ObjectLostError(RayError):
+    """An answer was lost."""
+
+
+class GetTimeoutError(RayError, TimeoutError):
+    """No answer yet."""
+
+
+class Message:
+    """A call on its way, and its answer; where Ray has a reference."""
+
+    def __init__(self, actor, method, arguments, dies):
+        self.actor, self.method, self.arguments, self.dies = actor, method, arguments, dies
+        self.answer = None  # a function of seconds to wait, which returns or raises it
+        self.future = None  # of a coroutine
+
+    def lost(self):
+        if self.future is not None:
+            self.future.cancel()
+        self.answer = _raises(ActorUnavailableError("the actor died"))
+
+
+class Kept:
+    """What `put` has stored."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Actor:
+    """A handle; its attributes are methods that can be called from afar."""
+
+    def __init__(self, ray, kind, arguments):
+        self._ray, self._kind, self._arguments = ray, kind, arguments
+        self._queue, self._running, self._away, self._gone = [], [], 0, False
+        self._object = kind(*_carried(arguments))
+
+    def __getattr__(self, name):
+        return types.SimpleNamespace(remote=lambda *arguments: self._ray._call(self, name, arguments))
+
+    def _die(self):
+        """End, with all that is on its way; the next message finds a new process, or the one after some more."""
+        writer = getattr(self._object, "_writer", None)
+        if writer is not None:  # a thread of this process, which would go on
+            writer.join()
+        for message in [*self._queue, *(one for one in self._running if not one.future.done())]:
+            message.lost()
+        self._queue, self._running = [], []
+        self._object = self._kind(*_carried(self._arguments))
+        self._away = self._ray.away
+
+    def _take(self):
+        """The oldest message on its way arrives."""
+        message = self._queue.pop(0)
+        if self._gone:
+            message.answer = _raises(ActorDiedError("the actor is gone"))
+            return
+        if self._away:
+            self._away -= 1
+            message.lost()
+            return
+        if message.dies == BEFORE:
+            message.lost()
+            self._die()
+            return
+        try:
+            found = getattr(self._object, message.method)(*_carried(message.arguments))
+        except Exception as error:
+            message.answer = _raises(RayTaskError(error))
+        else:
+            if inspect.iscoroutine(found):
+                self._run(message, found)
+                return
+            found = _carried(found)
+            message.answer = lambda seconds: found
+        if message.dies == TAKEN:
+            message.lost()
+        if message.dies is not None:
+            self._die()
+
+    def _run(self, message, coroutine):
+        """Let a coroutine run; a death waits until it has an answer, or not for long."""
+        message.future = asyncio.run_coroutine_threadsafe(coroutine, self._ray.loop)
+        self._running.append(message)
+
+        def answer(seconds):
+            found = message.future.result(seconds)
+            if message.dies == AFTER:
+                message.dies = None
+                self._die()
+            return found
+
+        message.answer = answer
+        if message.dies == TAKEN:
+            with contextlib.suppress(TimeoutError):
+                message.future.result(0.02)
+            message.lost()
+            self._die()
+
+
+class Ray(types.ModuleType):
+    """Stands in for the module.
+
+    Args:
+        dies: how the actor dies with a message, by the message's number; see above.
+        away: messages that a dead actor does not answer before it is back.
+        eager: whether messages arrive as soon as somebody looks whether they have.
+
+    Attributes:
+        messages: sent so far: receiver and method.
+    """
+
+    def __init__(self, dies=None, away=0, eager=False):
+        super().__init__("ray")
+        self.__spec__ = importlib.machinery.ModuleSpec("ray", None)
+        self.dies, self.away, self.eager = dict(dies or {}), away, eager
+        self.messages, self.actors = [], {}
+        self.lock = threading.RLock()
+        self.exceptions = types.SimpleNamespace(
+            RayError=RayError,
+            RayTaskError=RayTaskError,
+            RayActorError=RayActorError,
+            ActorDiedError=ActorDiedError,
+            ActorUnavailableError=ActorUnavailableError,
+            ObjectLostError=ObjectLostError,
+            GetTimeoutError=GetTimeoutError,
+        )
+        self.cloudpickle = types.SimpleNamespace(register_pickle_by_value=lambda module: None)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def __enter__(self):
+        self.real = sys.modules.get("ray")
+        sys.modules["ray"] = self
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        async def end():
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+        for actor in self.actors.values():
+            writer = getattr(actor._object, "_writer", None)
+            if writer is not None:
+                writer.join()
+        if self.real is None:
+            del sys.modules["ray"]
+        else:
+            sys.modules["ray"] = self.real
+
+    # ---- what feedline asks of it -------------------------------------------------------------------------------
+
+    def is_initialized(self):
+        return True
+
+    def get_runtime_context(self):
+        return types.SimpleNamespace(gcs_address=ADDRESS, get_actor_id=lambda: "double")
+
+    def shutdown(self):
+        pass
+
+    def remote(self, kind):
+        def options(name, **_):
+            def make(*arguments):
+                if name not in self.actors:
+                    self.actors[name] = Actor(self, kind, arguments)
+                return self.actors[name]
+
+            return types.SimpleNamespace(remote=make)
+
+        return types.SimpleNamespace(options=options)
+
+    def put(self, value):
+        return Kept(_carried(value))
+
+    def get(self, message, timeout=None):
+        with self.lock:
+            while message.answer is None:
+                message.actor._take()
+        try:
+            return message.answer(timeout)
+        except TimeoutError as error:
+            raise GetTimeoutError("no answer yet") from error
+
+    def wait(self, messages, timeout):
+        with self.lock:
+            if self.eager:
+                for message in messages:
+                    while message.answer is None:
+                        message.actor._take()
+        return [message for message in messages if message.answer is not None], []
+
+    def kill(self, actor, no_restart):
+        with self.lock:
+            actor._die()
+            actor._gone = no_restart
+
+    # ---- within ---------------------------------------------------------------------------------------------
+
+    def _call(self, actor, method, arguments):
+        with self.lock:
+            dies = self.dies.get(len(self.messages))
+            self.messages.append((type(actor._object).__name__, method))
+            message = Message(actor, method, [a.value if isinstance(a, Kept) else a for a in arguments], dies)
+            actor._queue.append(message)
+            return message
+
+
+def _raises(error):
+    def answer(seconds):
+        raise error
+
+    return answer
+
+
+def _carried(value):
+    """A value as it comes from another process; functions of tests come as they are."""
+    try:
+        value = pickle.loads(pickle.dumps(value))
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return value
+    for one in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(one, np.ndarray):
+            one.flags.writeable = False
+    return value

@@ -1,0 +1,355 @@
+"""The law of interrupts: Ctrl-C anywhere in a feed loses nothing, repeats nothing, and moves no state.
+
+CPython looks for signals when a Python function begins, when a call into C returns, and where a loop turns. `Interrupt`
+calls SIGINT's handler at the n-th of these moments inside of feedline, or of the user's dataset that it calls, for
+n = 1, 2, 3, … until a sweep is through without one. Behind each interrupt the loop asks again, as a notebook's user
+does; and another loader goes on from the state that was taken there.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import itertools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.laws import items
+from tests.laws.items import Augmented, Counting, Looping, Plain, Shuffling, Slots, content
+
+try:
+    import torch
+    from torch.utils.data import RandomSampler
+
+    from feedline.interop import torch_loading
+except ModuleNotFoundError:
+    torch = None
+
+needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
+
+WATCHED = (str(Path(fl.__file__).parent), items.__file__)
+
+#: How far apart the moments are that are tried; FEEDLINE_INTERRUPTS=1: all of them.
+STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", "7"))
+
+
+class Interrupt:
+    """Ctrl-C at the ``moment``-th moment inside of the ``with`` blocks entered."""
+
+    def __init__(self, moment):
+        self.left, self.where, self.calls = moment, None, {}
+
+    def __enter__(self):
+        if self.where is None:
+            sys.settrace(self.trace)
+            sys.setprofile(self.profile)
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        sys.settrace(None)
+        self.calls.clear()
+
+    def profile(self, frame, event, arg):
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(WATCHED):
+            self.calls.pop(frame, None)
+            self.moment(frame)
+
+    def trace(self, frame, event, arg):
+        """Sees loops turn, and classes called, which no profiler is told of."""
+        watched = frame.f_code.co_filename.startswith(WATCHED)
+        if event == "call":
+            frame.f_trace_lines, frame.f_trace_opcodes = False, watched
+        elif event == "return" and frame.f_code.co_name not in ("__init__", "__new__"):
+            self.calls.pop(frame.f_back, None)  # what a function in Python returns is not looked between
+        elif event == "opcode":
+            at = frame.f_lasti
+            name = dis.opname[frame.f_code.co_code[at]]
+            called = self.calls.pop(frame, None)
+            # What is raised here is this instruction's, and has to be met by what would have met the call's.
+            if name.startswith("JUMP_BACKWARD") or (
+                called is not None and handler(frame.f_code, called) == handler(frame.f_code, at)
+            ):
+                self.moment(frame)
+            if name.startswith("CALL"):
+                self.calls[frame] = at
+        return self.trace
+
+    def moment(self, frame):
+        self.left -= 1
+        if self.left == 0:
+            self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+            self.__exit__()
+            signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
+
+
+@functools.cache
+def handler(code, at):
+    """Where an exception at this instruction goes."""
+    return next((entry.target for entry in dis._parse_exception_table(code) if entry.start <= at < entry.end), None)
+
+
+def moments(stride=STRIDE):
+    """Where to interrupt, one after the other."""
+    return itertools.count(1, stride)
+
+
+def asked_again(begin, interrupt, then=lambda got: None):
+    """What a loop is given that asks again behind an interrupt."""
+    got, iterator = [], None
+    while True:
+        try:
+            with interrupt:
+                if iterator is None:
+                    iterator = begin()
+                batch = next(iterator)
+        except KeyboardInterrupt:
+            then(got)
+        except StopIteration:
+            return got
+        else:
+            got.append(batch)
+
+
+def values(batches):
+    """What is in each batch."""
+    return [np.asarray(batch["x"]).tolist() if isinstance(batch, dict) else content_of(batch) for batch in batches]
+
+
+def content_of(batch):
+    return [np.asarray(part).tolist() for part in (batch if isinstance(batch, list) else [batch])]
+
+
+WORLDS = {
+    "items": lambda: {"dataset": Plain(13), "shuffle": True},
+    "drawing items": lambda: {"dataset": Augmented(13), "shuffle": True},
+    "single items": lambda: {"dataset": Plain(13), "batch_size": None},
+    "columns": lambda: {"dataset": np.arange(26).reshape(13, 2), "shuffle": True},
+    "weights": lambda: {"dataset": Plain(13), "weights": range(13)},
+    "samples": lambda: {"dataset": Slots(13), "batch_samples": 6, "lengths": [1 + i % 3 for i in range(13)]},
+    "skipping": lambda: {"dataset": Plain(13, bad=[2, 3, 4, 5, 9]), "batch_size": 2, "on_error": "skip"},
+    "threads": lambda: {"dataset": Augmented(13), "num_workers": 2, "workers": "thread"},
+    "list of indices": lambda: {"dataset": Plain(13), "sampler": list(range(12, -1, -1))},
+    "sampler with a state": lambda: {"dataset": Plain(13), "sampler": Shuffling(13)},
+    "sampler of one use": lambda: {"dataset": Plain(13), "sampler": iter(range(13))},
+    "batch sampler": lambda: {"dataset": Plain(13), "batch_size": 1, "batch_sampler": [[1, 2], [3], [4, 5, 6]]},
+    "sampler in threads": lambda: {
+        "dataset": Plain(13),
+        "sampler": Shuffling(13),
+        "num_workers": 2,
+        "workers": "thread",
+    },
+    "iterable": lambda: {"dataset": Looping(13)},
+    "iterable with a state": lambda: {"dataset": Counting(13)},
+    "iterable in threads": lambda: {"dataset": Counting(13), "num_workers": 2, "workers": "thread"},
+    "corpus": lambda: {"dataset": fl.ArrayDeserializer(x=np.arange(13), chunk_sequences=4), "shuffle": True},
+    "corpus, collated": lambda: {"dataset": fl.ArrayDeserializer(x=np.arange(13)), "collate_fn": items.numbers},
+}
+if torch is not None:
+    WORLDS |= {
+        "torch's sampler": lambda: {
+            "dataset": Plain(13),
+            "sampler": RandomSampler(Plain(13), generator=torch.Generator().manual_seed(3)),
+        },
+        "device": lambda: {"dataset": Plain(13), "shuffle": True, "device": "cpu"},
+        "travelling": lambda: {"dataset": Plain(13), "shuffle": True, "device": "somewhere"},
+        "travelling from threads": lambda: {
+            "dataset": Plain(13),
+            "device": "somewhere",
+            "num_workers": 2,
+            "workers": "thread",
+        },
+        "travelling, skipping": lambda: {
+            "dataset": Plain(13, bad=[3, 4, 5]),
+            "on_error": "skip",
+            "device": "somewhere",
+        },
+    }
+
+
+class Slow:
+    """A device to which batches travel while others are computed with."""
+
+    def __init__(self, device):
+        self.asynchronous = device == "somewhere"
+
+    def start(self, batch):
+        return batch, "pending"
+
+    def finish(self, batch, pending):
+        assert pending == "pending"
+        return batch
+
+
+@pytest.mark.filterwarnings("ignore:.*no state_dict")
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_loader(name, tmp_path, monkeypatch):
+    if torch is not None:
+        monkeypatch.setattr(torch_loading, "Transfer", Slow)
+
+    def loader():
+        given = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
+        if "batch_samples" in given or "batch_sampler" in given:
+            del given["batch_size"]
+        if given.get("on_error"):
+            given["quarantine"] = tmp_path / "quarantine"
+        return fl.DataLoader(**given)
+
+    expected = values(loader())
+    replays = name != "sampler of one use"
+    tried = 0
+    for moment in moments():
+        interrupt, states = Interrupt(moment), []
+        with loader() as reading:
+
+            def then(got, reading=reading, states=states):
+                states.append((len(got), json.dumps(reading.state_dict())))
+
+            got = asked_again(lambda reading=reading: iter(reading), interrupt, then)
+            assert values(got) == expected, interrupt.where
+        if interrupt.where is None:
+            break
+        tried += 1
+        for count, saved in states if replays else []:
+            with loader() as restored:
+                restored.load_state_dict(json.loads(saved))
+                assert values(restored) == expected[count:], (interrupt.where, saved)
+    assert tried > 5
+
+
+@pytest.mark.parametrize("dataset", [Augmented(13), Counting(13)], ids=["items", "iterable"])
+def test_processes(dataset):
+    """Sweep after sweep out of the same workers, each interrupted somewhere else."""
+    how = {"dataset": dataset, "batch_size": 3, "seed": 5}
+    apart = {"num_workers": 1} if isinstance(dataset, Counting) else {}
+    with fl.DataLoader(num_workers=1, prefetch_factor=2, **how) as reading, fl.DataLoader(**how, **apart) as restored:
+        expected = fl.DataLoader(**how)
+        for moment in moments():
+            sweep, interrupt, states = values(expected), Interrupt(moment), []
+
+            def then(got, states=states):
+                states.append((len(got), json.dumps(reading.state_dict())))
+
+            got = asked_again(lambda: iter(reading), interrupt, then)
+            assert values(got) == sweep, interrupt.where
+            for count, saved in states:
+                restored.load_state_dict(json.loads(saved))
+                assert values(restored) == sweep[count:], interrupt.where
+            if interrupt.where is None:
+                break
+        assert reading.stats().workers[0].restarts == 0
+
+
+def test_in_any_order(tmp_path):
+    """Batches that come as they are ready: each once, and the state knows which came."""
+    for moment in moments(5 * STRIDE):
+        how = {"dataset": Plain(13), "batch_size": 2, "seed": 1}
+        with fl.DataLoader(num_workers=2, workers="thread", in_order=False, **how) as reading:
+            interrupt, states = Interrupt(moment), []
+
+            def then(got, reading=reading, states=states):
+                states.append((content(got), json.dumps(reading.state_dict())))
+
+            got = asked_again(lambda reading=reading: iter(reading), interrupt, then)
+        assert collections.Counter(content(got)) == collections.Counter(content(fl.DataLoader(**how)))
+        for before, saved in states:
+            restored = fl.DataLoader(**how)
+            restored.load_state_dict(json.loads(saved))
+            assert collections.Counter(before + content(restored)) == collections.Counter(content(got))
+        if interrupt.where is None:
+            break
+
+
+SOURCES = {
+    "arrays": {},
+    "whole windows": {"shuffle": fl.Window(chunks=2)},
+    "in order": {"shuffle": False},
+    "lanes": {"truncation_length": 2},
+    "transforms": {"transforms": [items.doubled]},
+    "copied ahead": {"copied": True},
+    "CNTK's order": {"order": "cntk"},
+}
+
+
+def source_of(name, path):
+    """A source over a text, whose chunks are read by threads, or over arrays."""
+    how = dict(SOURCES[name])
+    if how.pop("copied", False):
+        source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(26.0).reshape(13, 2)), seed=3, max_sweeps=2)
+        source._ahead.threshold = 0
+        return source
+    corpus = fl.CTFDeserializer(path, x=fl.Stream(1), chunk_size=30)
+    return fl.MinibatchSource(corpus, seed=3, max_sweeps=2, **how)
+
+
+class OneByOne:
+    """`next_minibatch` as an iterator."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        minibatch = self.source.next_minibatch(4)
+        if minibatch._ended:  # a method would be one more to be interrupted, when all has been delivered
+            raise StopIteration
+        return minibatch
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "data.ctf"
+    path.write_text("".join(f"{i} |x {i + k}\n" for i in range(13) for k in range(1 + i % 3)))
+    return str(path)
+
+
+@pytest.mark.parametrize("way", ["next_minibatch", "minibatches", pytest.param("device", marks=needs_torch)])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source(name, way, text):
+    def reader(source):
+        if way == "next_minibatch":
+            return OneByOne(source)
+        return source.minibatches(4, device="cpu" if way == "device" else None)
+
+    def bytes_of(minibatches):
+        return [(m.position, m.ids.tolist(), m["x"].rows.tobytes()) for m in minibatches]
+
+    with source_of(name, text) as source:
+        expected = bytes_of(reader(source))
+    for moment in moments(5 * STRIDE):
+        interrupt, states = Interrupt(moment), []
+        with source_of(name, text) as source:
+            got = []
+
+            def then(now, source=source, got=got, states=states):
+                states.append((len(got) + len(now), json.dumps(source.state_dict())))
+
+            # A generator is over when it was interrupted: the next one goes on where the source is.
+            while True:
+                now, iterator = [], reader(source)
+                try:
+                    while True:
+                        with interrupt:
+                            now.append(next(iterator))
+                except KeyboardInterrupt:
+                    then(now)
+                    got += now
+                except StopIteration:
+                    got += now
+                    break
+            assert bytes_of(got) == expected, interrupt.where
+        for count, saved in states:
+            with source_of(name, text) as restored:
+                restored.load_state_dict(json.loads(saved))
+                assert bytes_of(reader(restored)) == expected[count:], interrupt.where
+        if interrupt.where is None:
+            break

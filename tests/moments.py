@@ -1,0 +1,42 @@
+"""Something that happens at an exact moment: when the n-th line of certain code is about to run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+class AtLine:
+    """Calls ``act`` before the n-th line that the block runs of a module's folder, in this thread.
+
+    Args:
+        n: from 0.
+        act: without arguments; what it raises comes out of that line.
+        *packages: whose files count.
+
+    Attributes:
+        reached: whether there were so many.
+    """
+
+    def __init__(self, n, act, *packages):
+        self.left, self.act, self.reached = n, act, False
+        self.folders = tuple(str(Path(package.__file__).parent) for package in packages)
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    def _trace(self, frame, event, argument):
+        if self.reached or not frame.f_code.co_filename.startswith(self.folders):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left < 0:
+                self.reached = True
+                sys.settrace(self.before)
+                self.act()
+        return self._trace

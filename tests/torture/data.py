@@ -1,0 +1,308 @@
+"""The corpus of the suite: sequences whose content follows from their number, in every format.
+
+Sequence ``i`` says who it is in each of its streams, so that whatever is delivered can be held against `truth` without
+any code of feedline: lost, repeated, misplaced and altered sequences are told apart. A *twin* has the same lengths and
+other content: the same sizes in binary files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedline as fl
+
+SEQUENCES, FEW = 400, 60
+WORDS, CLASSES = 50, 5
+CHUNK = 2 << 10
+"""Bytes of a chunk: small, so that there are many."""
+
+Item = tuple[int, str]
+"""A sequence as delivered: its number, and a digest of its content."""
+
+
+# ---- the truth ------------------------------------------------------------------------------------------
+
+
+def length(i: int) -> int:
+    """Samples of sequence ``i``."""
+    return 1 + (i * 2654435761 >> 7) % 6
+
+
+def words(i: int, twin: int = 0) -> np.ndarray:
+    """Indices, int64 (length,)."""
+    return (np.arange(length(i)) * 7 + i * 13 + 29 * twin) % WORDS
+
+
+def x(i: int, twin: int = 0) -> np.ndarray:
+    """float32 (3,), exact in few digits."""
+    return np.array([i, i / 4 + twin, -i], np.float32)
+
+
+def y(i: int, twin: int = 0) -> int:
+    """A class."""
+    return (i * 3 + twin) % CLASSES
+
+
+@functools.cache
+def truth(i: int, twin: int = 0) -> str:
+    """What `content` gives for sequence ``i`` where it is right."""
+    return _digest(words(i, twin), x(i, twin), np.array([y(i, twin)]))
+
+
+def _digest(*columns: np.ndarray) -> str:
+    h = hashlib.blake2b(digest_size=6)
+    for column in columns:
+        h.update(np.asarray(column, np.float64).tobytes() + b"|")
+    return h.hexdigest()
+
+
+def content(minibatch: Mapping[str, fl.Value]) -> list[str]:
+    """A digest a sequence, whatever the format keeps the streams as."""
+    columns = [_plain(minibatch[name]) for name in ("word", "x", "y")]
+    return [_digest(*parts) for parts in zip(*columns, strict=True)]
+
+
+def _plain(value: fl.Value) -> list[np.ndarray]:
+    """Sequences of a stream as numbers; of one-hot samples their indices."""
+    found = []
+    for part in value.sequences():
+        if hasattr(part, "indices"):
+            one_hot = len(part.indices) == len(part.values) and (np.asarray(part.values) == 1).all()
+            one_hot = one_hot and (np.diff(part.indptr) == 1).all()
+            found.append(np.asarray(part.indices) if one_hot else np.asarray(part.values) + 0.123)
+        else:
+            found.append(np.asarray(part).reshape(-1))
+    return found
+
+
+def items(minibatch: Any) -> list[Item]:
+    """What a minibatch delivers."""
+    return list(zip(map(_number, minibatch.ids.tolist()), content(minibatch), strict=True))
+
+
+def _number(ordinal: int) -> int:
+    """The number of a sequence by its ordinal, which tells chunk and place where sizes of chunks are unknown."""
+    chunk, place = ordinal >> 32, ordinal & 0xFFFFFFFF
+    return chunk * Recorded.sizes + place
+
+
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+def columns(count: int, twin: int = 0, which: Iterable[int] | None = None) -> dict[str, Any]:
+    """The streams of sequences as `ArrayDeserializer` and `write_ctf` take them."""
+    numbers = list(range(count)) if which is None else list(which)
+    return {
+        "word": fl.Value.one_hot([words(i, twin) for i in numbers], WORDS),
+        "x": np.stack([x(i, twin) for i in numbers]),
+        "y": fl.Value.one_hot([y(i, twin) for i in numbers], CLASSES),
+    }
+
+
+def values(count: int) -> dict[str, fl.Value]:
+    """The streams of the first sequences as a `StoreWriter` takes them."""
+    made = columns(count)
+    return {**made, "x": fl.Value.from_dense(made["x"])}
+
+
+STREAMS = {"word": fl.Stream(WORDS, sparse=True), "x": fl.Stream(3), "y": fl.Stream(CLASSES, sparse=True)}
+
+
+def build(folder: Path) -> None:
+    """Write all corpora below ``folder``: ``many`` and ``few``, and ``twin``, the few with other content."""
+    for name, count, twin in (("many", SEQUENCES, 0), ("few", FEW, 0), ("twin", FEW, 1)):
+        place = folder / name
+        place.mkdir(parents=True)
+        write(place, count, twin)
+        # Cases that are not about them find indices made, whichever comes first.
+        for name in ("ctf", "join"):
+            FORMATS[name](place).close()
+
+
+def write(place: Path, count: int, twin: int = 0) -> None:
+    """One corpus in every format; CTF without its index."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    streams = columns(count, twin)
+    fl.write_ctf(place / "data.ctf", **streams)
+    fl.convert(fl.ArrayDeserializer(streams), place / "data.store", chunk_bytes=CHUNK // 2, part_bytes=4 * CHUNK)
+    table = pa.table(
+        {
+            "word": pa.array([words(i, twin).tolist() for i in range(count)], pa.list_(pa.int64())),
+            "x": pa.FixedSizeListArray.from_arrays(pa.array(streams["x"].ravel()), 3),
+            "y": pa.array([y(i, twin) for i in range(count)], pa.int64()),
+        }
+    )
+    pq.write_table(table, place / "data.parquet", row_group_size=20, write_page_checksum=True)
+    flat = {"x": streams["x"], "y": np.array([y(i, twin) for i in range(count)])}
+    np.savez(place / "data.npz", **flat)
+    (place / "arrays").mkdir()
+    for name, array in flat.items():
+        np.save(place / "arrays" / f"{name}.npy", array)
+    # For joins: features in the order of the corpus, labels in another.
+    with open(place / "features.ctf", "w") as file:
+        for i in range(count):
+            for k, word in enumerate(words(i, twin)):
+                dense = " ".join(f"{v:g}" for v in x(i, twin))
+                file.write(f"{i} |word {word}:1{f' |x {dense}' if k == 0 else ''}\n")
+    with open(place / "labels.ctf", "w") as file:
+        for i in sorted(range(count), key=lambda i: (i * 37) % count):
+            file.write(f"{i} |y {y(i, twin)}:1\n")
+    with open(place / "data.csv", "w") as file:
+        file.write("x0,x1,x2,y\n")
+        for i in range(count):
+            file.write(",".join(f"{v:g}" for v in [*x(i, twin), y(i, twin)]) + "\n")
+
+
+# ---- opening --------------------------------------------------------------------------------------------
+
+
+class Recorded(fl.UserDeserializer):
+    """A user's own format: chunks made in Python."""
+
+    schema = fl.Schema(STREAMS)
+    sizes = 17
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def num_chunks(self) -> int:
+        return -(-self.count // self.sizes)
+
+    def _numbers(self, chunk: int) -> range:
+        return range(chunk * self.sizes, min(self.count, (chunk + 1) * self.sizes))
+
+    def chunk_info(self, chunk: int) -> tuple[int, int]:
+        numbers = self._numbers(chunk)
+        return len(numbers), sum(length(i) for i in numbers)
+
+    def chunk_lengths(self, chunk: int) -> list[int]:
+        return [length(i) for i in self._numbers(chunk)]
+
+    def get_chunk(self, chunk: int) -> dict[str, Any]:
+        return columns(0, which=self._numbers(chunk))
+
+
+class Unsized(Recorded):
+    """As `Recorded`, without telling the sizes of chunks."""
+
+    chunk_info = fl.UserDeserializer.chunk_info
+    chunk_lengths = fl.UserDeserializer.chunk_lengths
+
+
+class Walk(fl.UserMinibatchSource):
+    """A user's own source: the sequences in turn, with a state."""
+
+    schema = fl.Schema(STREAMS)
+
+    def __init__(self, count: int, sweeps: int) -> None:
+        self.count, self.next, self.end = count, 0, sweeps * count
+
+    def make_minibatch(self, num_samples: int, workers: int, rank: int, device: Any) -> Any:
+        first, samples = self.next, 0
+        while self.next < self.end:
+            more = length(self.next % self.count)
+            if samples and samples + more > num_samples:
+                break
+            samples, self.next = samples + more, self.next + 1
+        if first == self.next:
+            return None
+        mine = [i % self.count for i in range(first, self.next) if i % workers == rank]
+        ends = any(i % self.count == self.count - 1 for i in range(first, self.next))
+        return fl.UserMinibatch(columns(0, which=mine), ends, samples, self.next - first, ids=mine)
+
+    def get_checkpoint_state(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def restore_from_checkpoint(self, state: dict[str, int]) -> None:
+        if type(state["next"]) is not int or not 0 <= state["next"] <= self.end:
+            raise ValueError(f"expected 0 <= next <= {self.end}, got {state['next']!r}")
+        self.next = state["next"]
+
+
+def open_ctf(folder: Path, **options: Any) -> fl.Deserializer:
+    return fl.CTFDeserializer(folder / "data.ctf", STREAMS, **{"chunk_size": CHUNK, **options})
+
+
+def open_store(folder: Path, **options: Any) -> fl.Deserializer:
+    return fl.StoreDeserializer(folder / "data.store", **options)
+
+
+def open_parquet(folder: Path, **options: Any) -> fl.Deserializer:
+    return fl.ParquetDeserializer(folder / "data.parquet", **options)
+
+
+def open_join(folder: Path, **options: Any) -> fl.Deserializer:
+    features = {name: STREAMS[name] for name in ("word", "x")}
+    primary = fl.CTFDeserializer(folder / "features.ctf", features, chunk_size=CHUNK)
+    return fl.Join(primary, fl.CTFDeserializer(folder / "labels.ctf", y=STREAMS["y"], chunk_size=CHUNK), **options)
+
+
+def open_arrays(folder: Path) -> fl.Deserializer:
+    return fl.ArrayDeserializer(columns(count_of(folder)))
+
+
+def open_user(folder: Path) -> fl.Deserializer:
+    return Recorded(count_of(folder))
+
+
+def open_unsized(folder: Path) -> fl.Deserializer:
+    return Unsized(count_of(folder))
+
+
+def count_of(folder: Path) -> int:
+    """Sequences of the corpus in ``folder``."""
+    return SEQUENCES if folder.name == "many" else FEW
+
+
+FORMATS: dict[str, Callable[[Path], fl.Deserializer]] = {
+    "ctf": open_ctf,
+    "store": open_store,
+    "parquet": open_parquet,
+    "arrays": open_arrays,
+    "join": open_join,
+    "user": open_user,
+    "unsized": open_unsized,
+}
+
+
+def settings(rng: Any, kind: str) -> dict[str, Any]:
+    """Random settings of a source over a format that decide its order."""
+    made: dict[str, Any] = {"seed": rng.randrange(1 << 64), "max_sweeps": 2}
+    windows = [fl.Window(chunks=rng.randint(1, 5))]
+    if kind != "unsized":
+        windows += [fl.Window(samples=rng.randint(20, 500)), fl.Window(bytes=rng.randint(100, 20_000))]
+    made["shuffle"] = rng.choice([True, True, False, *windows])
+    if kind != "unsized" and rng.random() < 0.4:
+        made["order"] = rng.choice(["cntk", "feedline-1"])
+        if made["order"] == "cntk" and getattr(made["shuffle"], "bytes", None) is not None:
+            made["shuffle"] = True
+    return made
+
+
+def speed(rng: Any) -> dict[str, Any]:
+    """Random settings that must not change anything."""
+    return {"threads": rng.randint(1, 3), "read_ahead": rng.choice([0, 1 << 12, 64 << 20])}
+
+
+def in_order(source: Any, size: int = 100) -> list[Item]:
+    """Everything that a source delivers, to its end."""
+    return [item for minibatch in source.minibatches(size) for item in items(minibatch)]
+
+
+def check_sweeps(order: list[Item], count: int) -> str:
+    """What is wrong with whole sweeps over ``count`` sequences; empty: nothing."""
+    for start in range(0, len(order), count):
+        sweep = order[start : start + count]
+        if sorted(i for i, _ in sweep) != list(range(count)):
+            return f"sweep {start // count} does not hold each of {count} sequences once"
+        if wrong := [i for i, digest in sweep if digest != truth(i)]:
+            return f"sweep {start // count} holds other content in sequences {wrong[:8]}"
+    return ""

@@ -1,0 +1,72 @@
+"""SIGINT after so many microseconds: what Ctrl-C is, at any bytecode."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+# What Python's own Condition makes of an interrupt while it takes its lock again.
+SPOILED = ("cannot release un-acquired lock", "release unlocked lock")
+
+
+class _Event(ctypes.Structure):
+    """``struct sigevent``, as far as it matters."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("_", ctypes.c_char * 48),
+    )
+
+
+class _Times(ctypes.Structure):
+    """``struct itimerspec``."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns"))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Interrupter:
+    """Interrupts calls of this process by SIGINT; outside of them the signal does nothing.
+
+    (`signal.setitimer` would send SIGALRM, which nobody defers where Ctrl-C is deferred.)
+    """
+
+    def __init__(self) -> None:
+        self._armed = False
+        self._timer = ctypes.c_void_p()
+        event = _Event(None, int(signal.SIGINT), 0)
+        if _libc.timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        signal.signal(signal.SIGINT, self._heard)
+
+    def _heard(self, *_: Any) -> None:
+        if self._armed:
+            raise KeyboardInterrupt
+
+    def _set(self, seconds: float) -> None:
+        times = _Times(0, 0, int(seconds), int(seconds % 1 * 1e9))
+        _libc.timer_settime(self._timer, 0, ctypes.byref(times), None)
+
+    def call(self, call: Callable[[], Any], seconds: float) -> tuple[Any, bool]:
+        """What a call returns, and whether it was interrupted, after so many seconds."""
+        try:
+            try:
+                self._armed = True
+                self._set(max(seconds, 1e-6))
+                found = call()
+            finally:
+                self._armed = False
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and str(error) not in SPOILED:
+                raise
+            return None, True
+        finally:
+            self._set(0)
+        return found, False

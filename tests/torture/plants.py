@@ -1,0 +1,416 @@
+"""Defects that are planted on purpose, to see that every scenario can find something, and that every counter rises.
+
+``python -m tests.torture --plants`` plants one after the other, each in a process of its own, and runs the scenario
+that has to notice it. A plant touches names that are public, or the standard library's, so that it stays one when
+feedline changes within.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+MOST_CASES = 200
+"""Cases within which a defect has to be noticed."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A defect.
+
+    Attributes:
+        name: for people and the command line.
+        scenario: that has to notice it.
+        counters: one of them has to rise.
+        plant: does it, in a process that does nothing else afterwards.
+        before: it has to be there when the data is made, too.
+        every: look at each so manieth case only, from the second on.
+    """
+
+    name: str
+    scenario: str
+    counters: tuple[str, ...]
+    plant: Callable[[], None]
+    before: bool = False
+    every: int = 1
+
+
+def _wrapped(kind: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a method by ``wrapper(original, self, *arguments)``."""
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return wrapper(original, self, *arguments, **options)
+
+    setattr(kind, name, method)
+
+
+# ---- feeds ----------------------------------------------------------------------------------------------
+
+
+def _restores_late() -> None:
+    import feedline as fl
+
+    def late(original: Any, source: Any, state: Any) -> None:
+        original(source, state)
+        source.next_minibatch(1)
+
+    _wrapped(fl.MinibatchSource, "load_state_dict", late)
+
+
+def _state_of_yesterday() -> None:
+    """A loader tells the state that it told before."""
+    import feedline as fl
+
+    last: dict[int, Any] = {}
+
+    def stale(original: Any, loader: Any) -> Any:
+        now = original(loader)
+        told, last[id(loader)] = last.get(id(loader), now), now
+        return told
+
+    _wrapped(fl.DataLoader, "state_dict", stale)
+
+
+def _backwards() -> None:
+    """Parts come with their sequences in reverse."""
+    import numpy as np
+
+    import feedline as fl
+
+    def reverse(original: Any, source: Any, *arguments: Any, **options: Any) -> Any:
+        m = original(source, *arguments, **options)
+        if m.num_sequences < 2:
+            return m
+        back = np.arange(m.num_sequences)[::-1]
+        values = {name: value.select(back) for name, value in m.items()}
+        return fl.Minibatch(
+            source.schema, values, m.ids[back], m.num_samples, m.global_samples, m.position, m.sweep_end
+        )
+
+    _wrapped(fl.MinibatchSource, "next_minibatch", reverse)
+    # What is expected is delivered by iterators, which stay as they were.
+    original = fl.MinibatchSource.next_minibatch.__wrapped__  # type: ignore[attr-defined]
+
+    def minibatches(source: Any, size: int = 256) -> Any:
+        while m := original(source, size):
+            yield m
+
+    fl.MinibatchSource.minibatches = minibatches  # type: ignore[assignment]
+
+
+def _forked_skips() -> None:
+    import feedline as fl
+
+    def skip(original: Any, source: Any, size: int, *more: Any) -> Any:
+        if source.__dict__.setdefault("_planted", os.getpid()) != os.getpid():
+            source._planted = os.getpid()
+            original(source, 1)
+        return original(source, size, *more)
+
+    _wrapped(fl.MinibatchSource, "next_minibatch", skip)
+    original_init = fl.MinibatchSource.__init__
+
+    def init(source: Any, *arguments: Any, **options: Any) -> None:
+        original_init(source, *arguments, **options)
+        source._planted = os.getpid()
+
+    fl.MinibatchSource.__init__ = init  # type: ignore[method-assign]
+    original = fl.MinibatchSource.next_minibatch
+
+    def minibatches(source: Any, size: int = 256) -> Any:
+        while m := original(source, size):
+            yield m
+
+    fl.MinibatchSource.minibatches = minibatches  # type: ignore[assignment]
+
+
+def _twice_in_threads() -> None:
+    """Threads other than the main one get what was handed out last, once."""
+    import feedline as fl
+
+    seen: dict[int, Any] = {}
+
+    def again(original: Any, source: Any, *arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() and id(source) in seen:
+            return seen.pop(id(source))
+        found = original(source, *arguments)
+        seen[id(source)] = found
+        return found
+
+    _wrapped(fl.MinibatchSource, "next_minibatch", again)
+
+
+def _interrupted_loses() -> None:
+    import feedline as fl
+
+    def lose(original: Any, source: Any, *arguments: Any) -> Any:
+        try:
+            return original(source, *arguments)
+        except KeyboardInterrupt:
+            original(source, 1)
+            raise
+
+    _wrapped(fl.MinibatchSource, "next_minibatch", lose)
+
+
+def _drops_first_batch() -> None:
+    import feedline as fl
+
+    original = fl.DataLoader.__iter__
+
+    def shorter(loader: Any) -> Any:
+        iterator = original(loader)
+        if loader.num_workers:
+            next(iterator)
+        return iterator
+
+    fl.DataLoader.__iter__ = shorter  # type: ignore[method-assign]
+
+
+def _freeing_crashes() -> None:
+    import feedline as fl
+
+    fl.DataLoader.__del__ = lambda loader: os.kill(os.getpid(), signal.SIGSEGV)  # type: ignore[attr-defined]
+
+
+def _noisy_end() -> None:
+    import feedline as fl
+
+    def end(thing: Any) -> None:
+        raise ValueError("planted")
+
+    for kind in (fl.MinibatchSource, fl.DataLoader, fl.StoreWriter):
+        kind.__del__ = end  # type: ignore[attr-defined]
+    os.environ["FEEDLINE_TORTURE_PLANT"] = "noisy end"
+
+
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+def _no_checksums() -> None:
+    """Every checksum is the same, so none tells anything."""
+    from feedline import _native
+
+    _native.crc32c = lambda data, crc=0: 0  # type: ignore[assignment]
+
+
+def _torn_renames() -> None:
+    """What should appear at once is copied, in two goes."""
+
+    def copy(source: Any, target: Any) -> None:
+        if os.path.isdir(source):
+            os.makedirs(target, exist_ok=True)
+            for name in sorted(os.listdir(source)):
+                copy(os.path.join(source, name), os.path.join(target, name))
+            shutil.rmtree(source)
+            return
+        with open(source, "rb") as file:
+            content = file.read()
+        with open(target, "wb") as file:
+            file.write(content[: len(content) // 2])
+        with open(target, "ab") as file:
+            file.write(content[len(content) // 2 :])
+        os.unlink(source)
+
+    os.replace = copy  # type: ignore[assignment]
+    os.rename = copy  # type: ignore[assignment]
+
+
+def _nothing_is_removed() -> None:
+    keep: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    os.unlink = os.remove = keep  # type: ignore[assignment]
+
+
+def _generators_stay() -> None:
+    """Random generators are not put back where they were."""
+    import random
+
+    import numpy as np
+    import torch
+
+    stay: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    random.setstate = stay  # type: ignore[assignment]
+    np.random.set_state = stay
+    torch.set_rng_state = stay
+
+
+# ---- errors ---------------------------------------------------------------------------------------------
+
+
+def _errors_of_nobody() -> None:
+    """No exception is one that was promised."""
+    import feedline as fl
+    from feedline import errors
+    from feedline.mxnet import base
+
+    class NobodysError(Exception):
+        """What is never raised."""
+
+    errors.FeedlineError = fl.FeedlineError = NobodysError  # type: ignore[misc]
+    base.MXNetError = NobodysError  # type: ignore[misc]
+    for name in ("hostile_states", "hostile_cntk"):
+        module = importlib.import_module(f"tests.torture.scenarios.{name}")
+        for kind in ("StateError", "FeedlineError"):
+            if hasattr(module, kind):
+                setattr(module, kind, NobodysError)
+
+
+def _cntk_refuses_foreign() -> None:
+    """Under CNTK's names every refusal becomes a KeyError."""
+    import feedline.cntk as C
+
+    def refuse(original: Any, source: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return original(source, *arguments, **options)
+        except Exception as error:
+            raise KeyError("planted") from error
+
+    for name in ("__init__", "restore_from_checkpoint"):
+        _wrapped(C.io.MinibatchSource, name, refuse)
+
+
+def _parquet_hangs() -> None:
+    import feedline as fl
+    from tests.torture.scenarios.hostile_parquet import HostileParquet
+
+    HostileParquet.seconds = 14.0
+    original = fl.ParquetDeserializer.__init__
+
+    def hang(corpus: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            original(corpus, *arguments, **options)
+        except fl.DataError:
+            time.sleep(3600)
+
+    fl.ParquetDeserializer.__init__ = hang  # type: ignore[method-assign]
+
+
+def _csv_leaves() -> None:
+    """A child that nobody waits for, and that does not end."""
+    import feedline as fl
+
+    original = fl.convert
+
+    def convert(*arguments: Any, **options: Any) -> Any:
+        if os.fork() == 0:
+            signal.pause()
+        return original(*arguments, **options)
+
+    fl.convert = convert
+
+
+def _replicas_differ() -> None:
+    import feedline as fl
+
+    original = fl.kvstore.create
+
+    def create(*arguments: Any, **options: Any) -> Any:
+        store = original(*arguments, **options)
+        if arguments[:1] == ("dist_sync",):
+            pull = store.pull
+
+            def off(key: Any, out: Any, *more: Any, **named: Any) -> Any:
+                pull(key, out, *more, **named)
+                out += store.rank
+
+            store.pull = off
+        return store
+
+    fl.kvstore.create = create
+
+
+PLANTS = (
+    Plant("restores late", "killed-feeds", ("lost",), _restores_late),
+    Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
+    Plant("backwards", "worlds", ("out of place",), _backwards),
+    Plant("forked skips", "forks", ("lost",), _forked_skips),
+    Plant("twice in threads", "threads", ("twice",), _twice_in_threads),
+    Plant("interrupted loses", "interrupts", ("out of place",), _interrupted_loses),
+    Plant("drops first batch", "small-shared-memory", ("lost",), _drops_first_batch),
+    Plant("freeing crashes", "collector", ("crashes",), _freeing_crashes),
+    Plant("noisy end", "exits", ("foreign",), _noisy_end),
+    Plant("no checksums", "damaged-store", ("silent",), _no_checksums, before=True),
+    Plant("no checksums, index", "damaged-index", ("silent", "foreign", "lost"), _no_checksums, before=True),
+    Plant("no checksums, tensors", "hostile-tensors", ("silent",), _no_checksums, before=True),
+    Plant("no checksums, checkpoints", "damaged-checkpoints", ("silent",), _no_checksums, before=True),
+    Plant("torn renames", "killed-writers", ("lost",), _torn_renames),
+    Plant("nothing is removed", "full-disks", ("left over",), _nothing_is_removed),
+    Plant("generators stay", "killed-sessions", ("silent",), _generators_stay),
+    Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
+    Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, CTF", "hostile-ctf", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, index", "hostile-index", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, logs", "hostile-logs", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, states", "hostile-states", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, store", "hostile-store", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, symbols", "hostile-symbols", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, files", "damaged-files", ("foreign",), _errors_of_nobody),
+    Plant("refused as KeyError", "hostile-cntk", ("foreign",), _cntk_refuses_foreign),
+    Plant("hangs on damage", "hostile-parquet", ("hangs",), _parquet_hangs),
+    Plant("leaves children", "hostile-arrays", ("left over",), _csv_leaves),
+)
+
+
+def plant(name: str) -> None:
+    """Plant a defect in this process, for good."""
+    for one in PLANTS:
+        if one.name == name:
+            one.plant()
+            return
+    raise ValueError(f"no plant {name!r}; there are {', '.join(one.name for one in PLANTS)}")
+
+
+def from_environment() -> None:
+    """For programs that a case starts anew: plant what their suite has planted."""
+    if name := os.environ.get("FEEDLINE_TORTURE_PLANT"):
+        plant(name)
+
+
+def check(plants: Sequence[Plant], seed: int, out: TextIO) -> list[str]:
+    """Plant one after the other; returns those that nobody noticed.
+
+    Args:
+        plants: defects.
+        seed: of the cases.
+        out: where to tell.
+    """
+    from tests.torture.scenarios import ALL
+    from tests.torture.suite import Suite, in_child, prepare, temporary
+
+    missed = []
+    with temporary() as work:
+        in_child(lambda: prepare(work / "data"))
+        for one in plants:
+            (scenario,) = (s for s in ALL if s.name == one.scenario)
+            if reason := scenario.missing():
+                print(f"not tried  {one.name}: {reason}", file=out, flush=True)
+                continue
+            found = work / "found"
+
+            def noticed(one: Plant = one, scenario: Any = scenario, found: Any = found) -> None:
+                one.plant()
+                with open(os.devnull, "w") as quiet:
+                    suite = Suite([scenario], seed, 1, out=quiet, data=None if one.before else work / "data")
+                    suite.repeat(scenario, range(one.every > 1, MOST_CASES * one.every, one.every), one.counters)
+                found.write_text(json.dumps(suite.rows[scenario.name].counts))
+
+            began = time.monotonic()
+            in_child(noticed)
+            counts = json.loads(found.read_text())
+            hit = any(counts.get(counter) for counter in one.counters)
+            told = f"{one.name}: {one.scenario} counts {counts} in {time.monotonic() - began:.1f} s"
+            print(f"{'noticed' if hit else 'MISSED '}    {told}", file=out, flush=True)
+            if not hit:
+                missed.append(one.name)
+    return missed

@@ -1,0 +1,34 @@
+"""What a scenario is: a name, what it asks, and how one case of it goes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from tests.torture.case import Case
+
+
+class Scenario(ABC):
+    """One way of making life hard; see the package.
+
+    Attributes:
+        name: in the table and on the command line.
+        asks: the question, in one line.
+        least: seconds that a run of the suite has to have for it to take part: its cases are long.
+        leaves: patterns of temporary files that a kill may leave, for reasons that the scenario tells.
+        seconds: after which a case is a hang. Many times what one takes on a busy machine.
+    """
+
+    name: ClassVar[str]
+    asks: ClassVar[str]
+    least: ClassVar[float] = 0.0
+    leaves: ClassVar[tuple[str, ...]] = ()
+    seconds: ClassVar[float] = 60.0
+
+    def missing(self) -> str | None:
+        """What this machine lacks for it; None: nothing."""
+        return None
+
+    @abstractmethod
+    def run(self, case: Case) -> None:
+        """One case, in a process and a folder of its own."""

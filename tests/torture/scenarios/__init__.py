@@ -1,0 +1,66 @@
+"""The scenarios, one class a file."""
+
+from __future__ import annotations
+
+from tests.torture.scenario import Scenario
+from tests.torture.scenarios.collector import Collector
+from tests.torture.scenarios.damaged_checkpoints import DamagedCheckpoints
+from tests.torture.scenarios.damaged_files import DamagedFiles
+from tests.torture.scenarios.damaged_index import DamagedIndex
+from tests.torture.scenarios.damaged_store import DamagedStore
+from tests.torture.scenarios.exits import Exits
+from tests.torture.scenarios.few_descriptors import FewDescriptors
+from tests.torture.scenarios.forks import Forks
+from tests.torture.scenarios.full_disks import FullDisks
+from tests.torture.scenarios.hostile_arrays import HostileArrays
+from tests.torture.scenarios.hostile_cntk import HostileCNTK
+from tests.torture.scenarios.hostile_ctf import HostileCTF
+from tests.torture.scenarios.hostile_index import HostileIndex
+from tests.torture.scenarios.hostile_logs import HostileLogs
+from tests.torture.scenarios.hostile_parquet import HostileParquet
+from tests.torture.scenarios.hostile_states import HostileStates
+from tests.torture.scenarios.hostile_store import HostileStore
+from tests.torture.scenarios.hostile_symbols import HostileSymbols
+from tests.torture.scenarios.hostile_tensors import HostileTensors
+from tests.torture.scenarios.interrupts import Interrupts
+from tests.torture.scenarios.killed_feeds import KilledFeeds
+from tests.torture.scenarios.killed_loaders import KilledLoaders
+from tests.torture.scenarios.killed_ranks import KilledRanks
+from tests.torture.scenarios.killed_servers import KilledServers
+from tests.torture.scenarios.killed_sessions import KilledSessions
+from tests.torture.scenarios.killed_writers import KilledWriters
+from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
+from tests.torture.scenarios.threads import Threads
+from tests.torture.scenarios.worlds import Worlds
+
+ALL: list[Scenario] = [
+    Collector(),
+    DamagedCheckpoints(),
+    DamagedFiles(),
+    DamagedIndex(),
+    DamagedStore(),
+    Exits(),
+    FewDescriptors(),
+    Forks(),
+    FullDisks(),
+    HostileArrays(),
+    HostileCNTK(),
+    HostileCTF(),
+    HostileIndex(),
+    HostileLogs(),
+    HostileParquet(),
+    HostileStates(),
+    HostileStore(),
+    HostileSymbols(),
+    HostileTensors(),
+    Interrupts(),
+    KilledFeeds(),
+    KilledLoaders(),
+    KilledRanks(),
+    KilledServers(),
+    KilledSessions(),
+    KilledWriters(),
+    SmallSharedMemory(),
+    Threads(),
+    Worlds(),
+]

@@ -1,0 +1,94 @@
+"""Worlds of one to eight ranks that change their number, their minibatch sizes and their settings as they like."""
+
+from __future__ import annotations
+
+import json
+
+import feedline as fl
+from tests.torture import data
+from tests.torture.case import Case
+from tests.torture.scenario import Scenario
+
+KINDS = tuple(data.FORMATS)
+
+
+class Worlds(Scenario):
+    """The parts of all ranks together are the minibatches of one rank, whatever the world was before."""
+
+    name = "worlds"
+    asks = "do worlds of 1 to 8 ranks, changing at random, deliver the one order?"
+
+    def run(self, case: Case) -> None:
+        if case.number % 4 == 3:
+            return self._loaders(case)
+        kind = KINDS[case.number % len(KINDS)]
+        corpus, rng = case.data / "many", case.rng
+        order = data.settings(rng, kind)
+        expected = data.in_order(fl.MinibatchSource(data.FORMATS[kind](corpus), **order))
+        if wrong := data.check_sweeps(expected, data.SEQUENCES):
+            case.fail("silent", f"{kind} with {order}: {wrong}")
+        got: list[data.Item] = []
+        state, worlds, ended = None, [], False
+        while not ended:
+            world, steps = rng.randint(1, 8), rng.randint(1, 12)
+            worlds.append(world)
+            what = f"{kind} with {order}, worlds {worlds}"
+            case.doing(what)
+            ranks = [
+                fl.MinibatchSource(data.FORMATS[kind](corpus), partition=(i, world), **order, **data.speed(rng))
+                for i in range(world)
+            ]
+            if state is not None:
+                for rank in ranks:
+                    rank.load_state_dict(state)
+            for _ in range(steps):
+                size = rng.choice([1, 5, 30, 200])
+                # Ranks run in any order, and one may be ahead of the others.
+                parts = {i: ranks[i].next_minibatch(size) for i in rng.sample(range(world), world)}
+                if len({bool(part) for part in parts.values()}) > 1:
+                    case.fail("lost", f"{what}: some ranks ended and others did not")
+                    return None
+                if not parts[0]:
+                    ended = True
+                    break
+                for i in range(world):
+                    got += data.items(parts[i])
+            states = [json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks]
+            if len(set(states)) > 1:
+                case.fail("out of place", f"{what}: ranks have different states: {sorted(set(states))[:2]}")
+            state = json.loads(rng.choice(states))
+            for rank in ranks:
+                rank.close()
+        case.compare(what, expected, got)
+        return None
+
+    def _loaders(self, case: Case) -> None:
+        rng = case.rng
+        n, options = rng.randint(1, 90), {"seed": rng.randrange(1 << 64), "shuffle": rng.random() < 0.8}
+        expected = [(int(i),) for _ in range(4) for batch in fl.DataLoader(range(n), **options) for i in batch]
+        reference = fl.DataLoader(range(n), **options)
+        expected = [(int(i),) for _ in range(4) for batch in reference for i in batch]
+        got: list[tuple[int]] = []
+        state, worlds = None, []
+        while len(got) < len(expected):
+            world, steps, size = rng.randint(1, 8), rng.randint(1, 6), rng.randint(1, 9)
+            worlds.append(world)
+            what = f"DataLoader over {n} with {options}, worlds {worlds}"
+            case.doing(what)
+            ranks = [fl.DataLoader(range(n), batch_size=size, partition=(i, world), **options) for i in range(world)]
+            for rank in ranks if state is not None else []:
+                rank.load_state_dict(state)
+            iterators = [iter(rank) for rank in ranks]
+            for _ in range(steps):
+                parts = [next(iterator, None) for iterator in iterators]
+                if len({part is None for part in parts}) > 1:
+                    case.fail("lost", f"{what}: some ranks ended and others did not")
+                    return
+                if parts[0] is None:
+                    break
+                got += [(int(i),) for part in parts for i in part]
+            states = [rank.state_dict() for rank in ranks]
+            if any(one != states[0] for one in states):
+                case.fail("out of place", f"{what}: ranks have different states: {states[:2]}")
+            state = json.loads(json.dumps(rng.choice(states)))
+        case.compare(what, expected[: len(got)], got[: len(expected)])

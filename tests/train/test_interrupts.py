@@ -1,0 +1,143 @@
+"""Ctrl-C in a step of several ranks: all of them make it, or none; whatever the way in which they learn together."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import feedline.kvstore  # noqa: E402
+import feedline.mxnet as mx  # noqa: E402
+import feedline.train.learners  # noqa: E402
+from feedline.kvstore import create  # noqa: E402
+from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
+from tests.moments import AtLine  # noqa: E402
+from tests.ranks import Job, run, say  # noqa: E402
+
+WAYS = {
+    "data_parallel": data_parallel,
+    "through_store": lambda learner: through_store(learner, create("dist_sync", timeout=30)),
+    "quantized": lambda learner: quantized(learner, 1),
+    "block_momentum": lambda learner: block_momentum(learner, 16),
+}
+CODE = (feedline.kvstore, feedline.train.learners)
+
+
+class Minibatch:
+    """As much of one as a trainer asks for."""
+
+    num_sequences, sweep_end = 4, False
+
+    def __init__(self, rank, step):
+        self.x = torch.from_numpy(np.random.default_rng([rank, step]).normal(size=(4, 3)).astype("f4"))
+
+
+def trainer_of(way):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    learner = WAYS[way](SGD(model.parameters(), 0.1))
+    return model, Trainer(
+        model, lambda output, minibatch: output[:, 0] ** 2, None, learner, forward=lambda model, m: model(m.x)
+    )
+
+
+def learns(rank, way, stride, steps):
+    """Steps, on rank 0 each with Ctrl-C at another line of what ranks do together; the parameters after each."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.distributed.init_process_group("gloo")
+    model, trainer = trainer_of(way)
+    seen, interrupted = [], 0
+    for step in range(steps):
+        samples = trainer.samples
+        minibatch = Minibatch(rank, step)
+        # In the first step, which makes everybody equal, too.
+        n = step * stride if rank == 0 and stride else 10**9
+        try:
+            with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), *CODE):
+                trainer.train_minibatch(minibatch)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if trainer.samples == samples:  # it came before the step
+                trainer.train_minibatch(minibatch)
+        seen.append([parameter.tolist() for parameter in model.parameters()])
+    if trainer.workers is not None:
+        trainer.workers.settle()
+    seen.append([parameter.tolist() for parameter in model.parameters()])
+    return seen, interrupted
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_wherever_it_comes_all_ranks_make_the_step(way):
+    (expected, _), _ = run(learns, 2, way=way, stride=0, steps=50)
+    (first, interrupted), (second, _) = run(learns, 2, way=way, stride=7, steps=50)
+    assert interrupted > 20
+    assert first == expected
+    assert second[-1] == expected[-1]
+
+
+def fails_on_one(rank, way):
+    torch.distributed.init_process_group("gloo")
+    _, trainer = trainer_of(way)
+    trainer.train_minibatch(Minibatch(rank, 0))
+    if rank == 0:
+        update = trainer.learners[0].update
+
+        def broken(*arguments, **options):
+            update(*arguments, **options)
+            raise MemoryError("in the middle of an update")
+
+        trainer.learners[0].update = broken
+    for step in (1, 2):
+        try:
+            trainer.train_minibatch(Minibatch(rank, step))
+            say("learned")
+        except Exception as error:
+            say((type(error).__name__, str(error), getattr(error, "ranks", ())))
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_the_others_are_told(way):
+    with Job(fails_on_one, 2, way=way) as job:
+        assert job.heard(0)[0] == "MemoryError"
+        kind, text, _ = job.heard(0)
+        assert kind == "StoreError"
+        assert "MemoryError in the middle of" in text
+        told = [job.heard(1), job.heard(1)]
+    kind, text, ranks = next(one for one in told if one != "learned")
+    assert (kind, ranks) == ("StoreError", (0,))
+    assert "left in the middle of what all ranks do together (MemoryError" in text
+
+
+def gluon(rank, stride, steps):
+    """The same of a Trainer of Gluon that updates outside its store."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    trainer = mx.gluon.Trainer(
+        dict(model.named_parameters()), "sgd", {"learning_rate": 0.1}, kvstore="dist_sync", update_on_kvstore=False
+    )
+    interrupted = 0
+    for step in range(steps):
+        (model(Minibatch(rank, step).x) ** 2).sum().backward()
+        round = 0 if trainer._store is None else trainer._store._store.ranks._pulse.round
+        n = step * stride if rank == 0 and stride and step else 10**9
+        try:
+            with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), feedline.kvstore, mx):
+                trainer.step(8)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if trainer._store._store.ranks._pulse.round == round:
+                trainer.step(8)
+            else:
+                model.zero_grad()
+    return [parameter.tolist() for parameter in model.parameters()], interrupted
+
+
+def test_wherever_it_comes_all_workers_of_gluon_make_the_step():
+    (expected, _), _ = run(gluon, 2, stride=0, steps=40)
+    (first, interrupted), (second, _) = run(gluon, 2, stride=7, steps=40)
+    assert interrupted > 15
+    assert first == second == expected
