@@ -72,6 +72,7 @@ struct Table {
     std::vector<std::vector<DenseSource>> dense;    // by stream, by slot; empty for a sparse stream
     std::vector<std::vector<SparseSource>> sparse;  // the other way round
     std::vector<std::vector<nb::object>> owners;    // by slot: the arrays that the sources point into
+    std::vector<std::shared_ptr<const StageWork>> origins;  // by slot: what brought it into memory, or null
     std::vector<std::uint32_t> sealed_by;           // by slot: a place in the next
     std::vector<Seals> seals{Seals{}};              // the first is none at all
 
@@ -483,6 +484,7 @@ Table& Gatherer::with_room(std::int64_t slot) {
             table.dense[s].resize(size);
     }
     table.owners.resize(size);
+    table.origins.resize(size);
     table.sealed_by.resize(size, 0);
     table.sequences.resize(size, 0);
     table.held.resize(size, 0);
@@ -575,6 +577,7 @@ void Gatherer::remove(std::int64_t slot) {
     must_hold(slot);
     Table& table = writable();
     table.held[slot] = 0;
+    table.origins[slot].reset();
     --table.seals[table.sealed_by[slot]].slots;
     table.sealed_by[slot] = 0;
     table.sequences[slot] = 0;
@@ -639,12 +642,15 @@ static void run_jobs(const Prepared& prepared, const Picks& picks, std::size_t t
 
 // The first bad entry of each place of a job, as tuples (place, stream, entry, classes or None, address in the
 // source) at the end of `found`; bad entries become 0.
-static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb::list& found) {
+static void list_bad(const Job& job, const Table& table, const Picks& picks, std::size_t stream, nb::list& found) {
     const std::size_t n = picks.count;
     std::size_t told = n;  // the place that was listed last
     const auto tell = [&](std::size_t place, std::int64_t entry, const void* source) {
         if (place == told) return;
         told = place;
+        // Of what was brought into memory, the place in its file.
+        const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[place];
+        if (table.origins[slot] != nullptr) source = table.origins[slot]->origin(static_cast<const std::byte*>(source));
         const nb::object classes = job.is_sparse ? nb::object(nb::int_(job.classes)) : nb::object(nb::none());
         found.append(nb::make_tuple(place, stream, entry, classes, address_of(source)));
     };
@@ -682,14 +688,14 @@ static void list_bad(const Job& job, const Picks& picks, std::size_t stream, nb:
 }
 
 // Raises what was found wrong, if anything was.
-static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs, const Picks& picks,
+static void refuse_outcome(const Outcome& outcome, const std::vector<Job>& jobs, const Table& table, const Picks& picks,
                            const nb::list& result) {
     if (outcome.good()) return;
     if (const void* address = outcome.unreadable.load()) raise_fault("unreadable", address_of(address));
     if (const void* address = outcome.broken.load()) raise_fault("cut", address_of(address));
     if (const void* address = outcome.changed.load()) raise_fault("changed", address_of(address));
     nb::list found;
-    for (std::size_t s = 0; s < jobs.size(); ++s) list_bad(jobs[s], picks, s, found);
+    for (std::size_t s = 0; s < jobs.size(); ++s) list_bad(jobs[s], table, picks, s, found);
     raise_fault("BadEntriesError", result, found);
 }
 
@@ -789,7 +795,7 @@ static nb::list gather_now(const std::shared_ptr<const Table>& table, const Pick
         const bool large = prepared.bytes > kThreadedBytes;
         run_jobs(prepared, picks, large ? std::min(threads, picks.count) : 1, outcome);
     }
-    refuse_outcome(outcome, prepared.jobs, picks, prepared.result);
+    refuse_outcome(outcome, prepared.jobs, *prepared.table, picks, prepared.result);
     return prepared.result;
 }
 
@@ -833,7 +839,7 @@ nb::list Copy::result() {
         }
         if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
-    refuse_outcome(work_->outcome, work_->jobs, work_->picks, result_);
+    if (table_ != nullptr) refuse_outcome(work_->outcome, work_->jobs, *table_, work_->picks, result_);
     table_.reset();
     return result_;
 }
@@ -954,6 +960,7 @@ void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t pick) {
             table.dense[s][at] = from.dense[s][k];
     }
     table.owners[at].assign(1, nb::borrow(staged));
+    table.origins[at] = from.origins[k];
     table.sealed_by[at] = table.place_of(from.seals[from.sealed_by[k]].seals);
     table.sequences[at] = from.sequences[k];
     table.held[at] = 1;
@@ -983,6 +990,7 @@ const Table& Staged::outcome() {
         outcome->sealed_by.push_back(outcome->place_of(base_->seals[place].seals));
     }
     outcome->held.assign(work_->picks(), 1);
+    outcome->origins.assign(work_->picks(), work_);
     for (std::size_t i = 0; i < work_->picks(); ++i) outcome->sequences.push_back(work_->sequences(i));
     for (const StageWork::Fault& fault : work_->faults()) outcome->sequences[fault.pick] = 0;
     for (std::size_t s = 0; s < outcome->streams.size(); ++s) {

@@ -123,16 +123,22 @@ DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), m
         if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
     };
+    const auto is_it = [&](const struct stat& file) {
+        const bool any = about.device == 0 && about.inode == 0;
+        return S_ISREG(file.st_mode) && (any || (file.st_dev == about.device && file.st_ino == about.inode));
+    };
+    // Looked at before it is opened, as opening some devices has consequences, and again: it may be another by then.
+    struct stat found;
+    if (stat(path_.c_str(), &found) != 0) fail(errno);
+    if (!is_it(found)) fail(ESTALE);
 #ifdef O_DIRECT
     if (about.direct && !share_) fd_ = open_file(path_, O_DIRECT);
     direct_ = fd_ >= 0;
 #endif
     if (fd_ < 0) fd_ = open_file(path_, 0);
     if (fd_ < 0) fail(errno);
-    struct stat found;
     if (fstat(fd_, &found) != 0) fail(errno);
-    const bool any = about.device == 0 && about.inode == 0;
-    if (!S_ISREG(found.st_mode) || (!any && (found.st_dev != about.device || found.st_ino != about.inode))) fail(ESTALE);
+    if (!is_it(found)) fail(ESTALE);
     device_ = found.st_dev;
     inode_ = found.st_ino;
     if (direct_ && !reads_directly(fd_)) {

@@ -194,6 +194,7 @@ void StageWork::find(std::vector<Read>& reads) {
     for (Extent& extent : extents_) {
         const DiskFile& file = *(*files_)[extent.file];
         extent.to = to;
+        pieces_.push_back({extent.file, extent.offset, extent.bytes, to});
         to += extent.bytes;
         extent.first_read = reads.size();
         disk_bytes_ += plan_reads(file, extent.offset, extent.offset + extent.bytes, extent.held.data(), extent.to, reads);
@@ -238,7 +239,7 @@ void StageWork::settle(const std::vector<Read>& reads) {
             // What the page cache held before was somebody's, and stays.
             if (file.direct() || extent.keep || !read.from_disk) continue;
             if (file.shared())
-                shared_.push_back({extent.file, read.offset, read.size});
+                shared_.push_back({extent.file, read.offset, read.size, read.to});
             else
                 file.drop(read.offset, read.size);
         }
@@ -263,8 +264,15 @@ void StageWork::settle(const std::vector<Read>& reads) {
     extents_.clear();
 }
 
+const std::byte* StageWork::origin(const std::byte* at) const {
+    for (const Piece& piece : pieces_)
+        if (at >= piece.to && at < piece.to + piece.bytes)
+            return (*files_)[piece.file]->mapped() + piece.offset + (at - piece.to);
+    return at;
+}
+
 void StageWork::forget() const {
-    for (const Shared& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
+    for (const Piece& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
 }
 
 void StageWork::take() {

@@ -129,6 +129,62 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["s", "whole"]
 
 
+DYING = """
+import os, sys
+import numpy as np
+import feedline as fl
+
+HEARD = {"os.remove", "os.rmdir", "os.rename", "os.link", "os.mkdir", "open"}
+
+def convert(folder, seed, dies=None):
+    left = dies
+    def heard(event, arguments):
+        nonlocal left
+        if left is not None and event in HEARD:
+            left -= 1
+            if left < 0:
+                os._exit(9)
+    data = fl.ArrayDeserializer(x=np.arange(60), chunk_sequences=20)
+    if dies is not None:
+        sys.addaudithook(heard)
+    fl.convert(data, folder, shuffle=seed, memory=1000, overwrite=True)
+
+def forked(*arguments):
+    child = os.fork()
+    if child == 0:
+        convert(*arguments)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def contents(folder):
+    return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
+
+base = sys.argv[1]
+os.mkdir(base)
+convert(base + "/whole", 3)
+expected, dies, code = contents(base + "/whole"), 0, 9
+while code == 9:
+    convert(base + "/s", 8)
+    if dies % 2:  # work under another seed is in the way
+        forked(base + "/s", 4, 80)
+    code = forked(base + "/s", 3, dies)
+    assert code in (0, 9), code
+    assert forked(base + "/s", 3, dies // 2) in (0, 9)
+    assert forked(base + "/s", 3) == 0, dies
+    assert contents(base + "/s") == expected, dies
+    assert sorted(os.listdir(base)) == ["s", "whole"], (dies, os.listdir(base))
+    dies += 1
+print(dies)
+"""
+
+
+def test_killed_at_every_file_it_goes_on_to_the_same_bytes(tmp_path):
+    """The process ends at each file that it opens, links, renames or removes, twice in a row, with a store replaced."""
+    ran = subprocess.run([sys.executable, "-c", DYING, tmp_path / "d"], stdout=subprocess.PIPE, text=True, timeout=200)
+    assert ran.returncode == 0
+    assert int(ran.stdout) > 40
+
+
 def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
     """Another seed, or other data, does not go on from what is there."""
     real = shuffling.combine

@@ -69,6 +69,8 @@ public:
     const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
     const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
     std::int64_t sequences(std::size_t pick) const { return counts_.empty() ? 1 : counts_[pick]; }
+    // Where bytes that were read lie in the map of their file; `at` itself if it is no such byte.
+    const std::byte* origin(const std::byte* at) const;
     // Whether some of the run's bytes were left where they are.
     bool in_place(std::size_t pick) const { return in_place_[pick] != 0; }
     // Has the page cache drop what was read through it for the sake of other processes (DiskFile::shared), which have
@@ -148,11 +150,12 @@ private:
     std::vector<Outcome> outcome_;
     std::vector<char> in_place_;
     std::vector<Fault> faults_;
-    struct Shared {
+    struct Piece {
         std::size_t file;
         std::uint64_t offset, bytes;
+        const std::byte* to;
     };
-    std::vector<Shared> shared_;
+    std::vector<Piece> pieces_, shared_;  // all that was read; what was read through the page cache for others
     std::size_t asked_ = 0, missing_ = 0;
     std::uint64_t disk_bytes_ = 0, memory_ = 0;
 };

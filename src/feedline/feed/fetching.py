@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,8 @@ _LOOK_EVERY = 0.005
 _LOOK_AT = 4
 # In order: blocks looked at together.
 _LOOK_UNITS = 32
+# Blocks of a window that are looked at.
+_LOOK_WINDOW = 16
 # How many minibatches, or bytes in order, must have been in the page cache before nothing more is fetched.
 _CALM_MINIBATCHES = 16
 _CALM_BYTES = 32 << 20
@@ -150,6 +152,7 @@ class FetchingReader(Reader):
             self._chunk_of = np.arange(len(self._table), dtype=np.int64)
             self._first = np.zeros(len(self._table), np.int64)
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
+        self._unknown = len(self._mapped)  # chunks without one
         self._fetcher: _native.Fetcher | None = None
         self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
         self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
@@ -214,6 +217,7 @@ class FetchingReader(Reader):
         self._stats.wait_seconds += time.perf_counter() - began
         _, missing, nbytes = staged.found()
         self._stats.disk_bytes += nbytes
+        self._stats.peak_bytes = max(self._stats.peak_bytes, self._disk().memory)
         self._calm = 0 if missing else self._calm + 1
         if self._whole and self._calm >= _CALM_MINIBATCHES:
             self._cold = False
@@ -232,13 +236,13 @@ class FetchingReader(Reader):
         """Never; see `chunk`."""
         return False
 
-    def keep(self, plans: list[WindowPlan], ahead: Upcoming | None) -> None:
-        """Let go of all windows but ``plans``, and fetch ``ahead``, the blocks of the windows that follow."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and fetch ahead in ``upcoming``."""
         if self._whole:
             return
         if self._in_place:
-            if ahead is not None:
-                self._wraps = next(ahead.windows, None) is not None
+            if upcoming is not None:
+                self._wraps = upcoming.look() is not None
             return
         wanted = {(plan.sweep, plan.number) for plan in plans}
         if not self._plans.keys() <= wanted:
@@ -246,14 +250,14 @@ class FetchingReader(Reader):
                 del self._plans[key]
             needed = {int(u) for plan in plans for u in plan.chunks}
             self._drop([u for u, unit in self._units.items() if unit.slot is not None and u not in needed])
-        if ahead is not None and self._budget > 0:
+        if upcoming is not None and self._budget > 0:
             try:
-                self._fetch_ahead(self._in_order_of_need(ahead.windows))
+                self._fetch_ahead(upcoming)
             except Exception as error:
                 # What cannot be read is told when it is needed: what comes before it is still good.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
-    def read_on(self, ahead: Upcoming) -> None:
+    def read_on(self, upcoming: Upcoming) -> None:
         """Nothing: what there is room for has been asked for."""
 
     def reset(self) -> None:
@@ -267,6 +271,7 @@ class FetchingReader(Reader):
         self._drop(list(self._units))
         self._chunks.keep(set())
         self._mapped[:] = -1
+        self._unknown = len(self._mapped)
         self._files.clear()
         self._fetcher = self._sample = None
 
@@ -317,6 +322,7 @@ class FetchingReader(Reader):
                 began = time.perf_counter()
                 views = self._sample = self._corpus.read(chunk)
                 self._mapped[chunk] = self._chunks.add(views)
+                self._unknown -= 1
                 self._stats.chunks_read += 1
                 self._stats.read_seconds += time.perf_counter() - began
             slots = self._mapped[chunks]
@@ -328,18 +334,24 @@ class FetchingReader(Reader):
             return entries
         return self._chunk_of[entries]
 
-    def _in_their_files(self, segment: Segment) -> None:
-        """Set ``slots`` and ``taken`` of the segment to the views of its chunks."""
-        if segment.held is self._in_file:
-            return
-        entries = segment.plan.chunks[segment.place]
+    def _from_files(self, part: Part) -> tuple[Slots, Ints]:
+        """Where the sequences of ``part`` are in the views of their chunks."""
+        segment, a, b = part
+        if segment.held is not self._in_file:
+            if self._unknown:
+                # Chunk by chunk as they are needed: those of a segment may be all of a large store.
+                return self._views(segment, slice(a, b))
+            segment.slots, segment.taken = self._views(segment, slice(None))
+            segment.held = self._in_file
+        assert segment.slots is not None
+        assert segment.taken is not None
+        return segment.slots[a:b], segment.taken[a:b]
+
+    def _views(self, segment: Segment, which: slice) -> tuple[Slots, Ints]:
+        entries = segment.plan.chunks[segment.place[which]]
         chunks = self._chunks_of(segment.plan, entries)
-        segment.slots = self._slots_of(chunks)
-        if chunks is entries:
-            segment.taken = segment.index
-        else:
-            segment.taken = segment.index + self._first[entries]
-        segment.held = self._in_file
+        index = segment.index[which]
+        return self._slots_of(chunks), index if chunks is entries else index + self._first[entries]
 
     def _kept(self) -> list[int]:
         """For each stream, which of its pieces the page cache is to keep: those that would cost a read each again.
@@ -445,16 +457,15 @@ class FetchingReader(Reader):
     # ---- windows, and the whole -------------------------------------------------------------------
 
     def _take_of_window(self, part: Part) -> tuple[Slots, Ints]:
-        segment, a, b = part
         if self._whole:
-            self._in_their_files(segment)
-        else:
-            plan = segment.plan
-            held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
-            if segment.held is not held:
-                segment.slots = held.slots[segment.place]
-                segment.taken = segment.index + held.base[segment.place]
-                segment.held = held
+            return self._from_files(part)
+        segment, a, b = part
+        plan = segment.plan
+        held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
+        if segment.held is not held:
+            segment.slots = held.slots[segment.place]
+            segment.taken = segment.index + held.base[segment.place]
+            segment.held = held
         assert segment.slots is not None
         assert segment.taken is not None
         return segment.slots[a:b], segment.taken[a:b]
@@ -463,7 +474,7 @@ class FetchingReader(Reader):
         units = plan.chunks
         slots, base = self._slots_of(self._chunk_of[units]), self._first[units]
         ids = units.tolist()
-        if any(unit in self._units for unit in ids) or self._lacks(units, 16):
+        if any(unit in self._units for unit in ids) or self._lacks(units, _LOOK_WINDOW):
             self._begin(ids)
             for place, unit in enumerate(ids):
                 if unit in self._units:
@@ -474,26 +485,21 @@ class FetchingReader(Reader):
         self._plans[plan.sweep, plan.number] = held
         return held
 
-    def _in_order_of_need(self, windows: Iterator[Ints]) -> Iterator[int]:
-        """Blocks of windows that are not in the page cache; the first window, and more if the budget is larger."""
-        passed = 0
-        for number, units in enumerate(windows):
-            if self._lacks(units, 16):
-                yield from units.tolist()
-            passed += len(units)
-            if passed >= len(self._table) or (self._whole_window and number == 0):
-                return
-
-    def _fetch_ahead(self, coming: Iterator[int]) -> None:
-        """Ask for the blocks to come that there is room for."""
+    def _fetch_ahead(self, upcoming: Upcoming) -> None:
+        """Ask for the blocks to come that there is room for, if some of them are not in the page cache."""
         room = self._budget - self._ahead
-        wanted = []
-        for unit in coming:
+        wanted: list[int] = []
+        while upcoming.passed < len(self._table):  # the axis has no end, but a sweep ahead is the whole corpus
+            unit = upcoming.look()
+            if unit is None or (self._whole_window and upcoming.window > 0):
+                break
             room -= int(self._table.bytes[unit])
             if room < 0 and not self._whole_window:
                 break
             wanted.append(unit)
-        self._begin(wanted)
+            upcoming.advance()
+        if wanted and self._lacks(np.array(wanted, np.int64), _LOOK_WINDOW):
+            self._begin(wanted)
 
     def _look(self, slots: Slots, index: Ints) -> None:
         """Find out whether sequences of a whole shuffle have left the page cache."""
@@ -514,10 +520,7 @@ class FetchingReader(Reader):
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
         segment, a, b = part
         if not self._cold and not self._lacking_in_order(int(segment.ordinals[a]), int(segment.ordinals[b - 1])):
-            self._in_their_files(segment)
-            assert segment.slots is not None
-            assert segment.taken is not None
-            return segment.slots[a:b], segment.taken[a:b]
+            return self._from_files(part)
         units = self._units_of(part)
         needed = np.unique(units).tolist()
         self._begin(needed)

@@ -81,15 +81,14 @@ class Upcoming:
     the windows know the reader, which must not know them in turn.
 
     Attributes:
-        windows: what it walks.
         window: how many windows lie between the one in use and that of the chunk looked at last.
         passed: chunks before it.
     """
 
-    __slots__ = ("_chunks", "_next", "passed", "window", "windows")
+    __slots__ = ("_chunks", "_next", "_windows", "passed", "window")
 
     def __init__(self, windows: Iterator[Ints]) -> None:
-        self.windows = windows
+        self._windows = windows
         self._chunks: Iterator[int] = iter(())
         self._next: int | None = None
         self.window, self.passed = -1, 0
@@ -99,7 +98,7 @@ class Upcoming:
         while self._next is None:
             self._next = next(self._chunks, None)
             if self._next is None:
-                ids = next(self.windows, None)
+                ids = next(self._windows, None)
                 if ids is None:
                     return None
                 self._chunks, self.window = iter(ids.tolist()), self.window + 1
@@ -173,11 +172,11 @@ class Reader(abc.ABC):
         """Whether any chunk held has unreadable sequences."""
 
     @abc.abstractmethod
-    def keep(self, plans: list[WindowPlan], ahead: Upcoming | None) -> None:
-        """Let go of all windows but ``plans``, and read ``ahead``, the chunks of the windows that follow."""
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""
 
     @abc.abstractmethod
-    def read_on(self, ahead: Upcoming) -> None:
+    def read_on(self, upcoming: Upcoming) -> None:
         """Go on reading ahead, where there is room for more by now."""
 
     @abc.abstractmethod

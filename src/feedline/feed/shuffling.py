@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,15 +30,15 @@ from feedline.feed.formats.files import open_file
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.workplace import Workplace, clear_leftovers
+from feedline.feed.formats.store.workplace import Workplace, clear_leftovers, discard
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
 
 Keys = NDArray[np.uint64]
 
 # Level of the key, beside those of docs/explanation/order.md.
 SHUFFLED_STORE = 9
-# A file that stands in the work folder from just before the store appears.
-DONE = "done"
+# Files in the work folder: held by the process at work; there from just before the store appears.
+LOCK, DONE = "lock", "done"
 _GOLDEN = 0x9E3779B97F4A7C15
 
 # A pass holds chunks, a sorted copy of them, and what the writer has pending.
@@ -117,7 +118,8 @@ def shuffled(
     try:
         StoreWriter.refuse_existing(destination, overwrite)
     except FileExistsError:
-        _tidy(work)
+        if (work / DONE).exists():  # the call that made the store was killed before it could tidy up
+            discard(work, destination)
         raise
     with _claimed(work, settings):
         try:
@@ -133,39 +135,47 @@ def shuffled(
             except BaseException:
                 place.drop()
                 raise
-            shutil.rmtree(work)
+            discard(work, destination)
         except BaseException as error:
             error.add_note(f"what was done so far is in {work}: the same call goes on from there; delete it to give up")
             raise
     return manifest, runs[-1].skipped
 
 
-def _tidy(work: Path) -> None:
-    """Remove what a call left that was killed after it gave the store its name."""
-    if (work / DONE).exists():
-        shutil.rmtree(work, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def _claimed(work: Path, settings: Settings) -> Iterator[None]:
     """The work folder, ours alone, empty or with what was done under the same settings."""
-    work.mkdir(exist_ok=True)
-    with open(work / "lock", "ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                "expected to be alone at this work, got another process that shuffles into the same store",
-                path=str(work),
-                hint="wait for it, or write elsewhere",
-            ) from None
+    with _locked(work):
         plan, wanted = work / "plan.json", json.dumps(settings._asdict())
         if not plan.is_file() or _text(plan) != wanted:
+            # The plan first: without it, what an interrupted removal leaves is nobody's work.
+            plan.unlink(missing_ok=True)
             for entry in work.iterdir():
-                if entry.name != "lock":
+                if entry.name != LOCK:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             with atomic_file(plan) as file:
                 file.write(wanted.encode())
+        yield
+
+
+@contextlib.contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        while True:
+            work.mkdir(exist_ok=True)
+            try:
+                lock = held.enter_context(open(work / LOCK, "ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(work / LOCK)):
+                    break
+            except BlockingIOError:
+                raise DataError(
+                    "expected to be alone at this work, got another process that shuffles into the same store",
+                    path=str(work),
+                    hint="wait for it, or write elsewhere",
+                ) from None
+            except FileNotFoundError:
+                pass  # another process was done at this moment, and discarded the folder
         yield
 
 

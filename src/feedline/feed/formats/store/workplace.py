@@ -88,6 +88,16 @@ def publish(folder: Path, path: Path) -> None:
             os.close(lock)
 
 
+def discard(folder: Path, path: Path) -> None:
+    """Remove a folder beside ``path`` as a whole: it is gone at once, even if the removal is interrupted.
+
+    What is left then is an unfinished store by its name, which the next writer of ``path`` clears.
+    """
+    doomed = path.parent / f".{path.name}.writing-{_tag()}"
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def _lock(folder: Path) -> int | None:
     """A descriptor that keeps ``folder`` locked while it is open; None if somebody else has locked or removed it."""
     try:
