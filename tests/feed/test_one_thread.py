@@ -115,7 +115,7 @@ def test_the_loop_s_thread_is_named():
         source.close,
     ]
     for call in refused:
-        with pytest.raises(RuntimeError, match="in thread 'MainThread'.* while thread 'the loop'"):
+        with pytest.raises(RuntimeError, match=r"in thread 'MainThread'.* while thread 'the loop'"):
             call()
     assert (source.position, source.state_dict()) == before
     go.set()

@@ -1,7 +1,7 @@
 """Garbage in any order: the collector, the end of the interpreter and forks may finalise in whatever order they like.
 
-Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came through;
-no process, descriptor or mapping of a pool may be left then, nor afterwards.
+Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came
+through; no process, descriptor or mapping of a pool may be left then, nor afterwards.
 """
 
 from __future__ import annotations
