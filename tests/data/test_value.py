@@ -262,3 +262,11 @@ def test_an_index_out_of_range_is_told_with_its_sequence():
     value.indices[4] = 5
     with pytest.raises(DataError, match="got 5 in the sequence at index 2"):
         value.to_scipy()
+
+
+def test_what_lies_under_a_mask_is_no_data():
+    masked = np.ma.masked_array([1.0, 2.0], [False, True])
+    for make in (Value.from_dense, lambda data: Value.from_sequences([data])):
+        with pytest.raises(ValueError, match="masked entries"):
+            make(masked)
+        assert make(np.ma.masked_array([1.0, 2.0])).rows.tolist() == [1, 2]

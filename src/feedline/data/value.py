@@ -81,7 +81,7 @@ class Value(abc.ABC):
             rows: one row a sample.
             offsets: int64 (num_sequences + 1,) from 0 to num_samples, never falling; None: a row a sequence.
         """
-        rows = np.asarray(rows)
+        rows = unmasked(rows)
         if rows.ndim == 0:
             raise ValueError("expected rows with at least one dimension (num_samples, ...), got a scalar")
         return DenseValue(rows, _checked_offsets(offsets, len(rows)))
@@ -142,7 +142,7 @@ class Value(abc.ABC):
                 widths.pop(),
                 ends,
             )
-        arrays = [np.asarray(s, dtype) for s in sequences]
+        arrays = [np.asarray(unmasked(s), dtype) for s in sequences]
         for i, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
                 raise ValueError(
@@ -606,6 +606,17 @@ class SparseValue(Value):
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
         return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
+
+
+def unmasked(data: ArrayLike) -> NDArray[Any]:
+    """As `np.asarray`, which would hand out what lies under a mask.
+
+    Raises:
+        ValueError: some entries are masked.
+    """
+    if isinstance(data, np.ndarray) and type(data) is not np.ndarray and np.ma.is_masked(data):
+        raise ValueError("expected numbers, got an array with masked entries; say what stands for them: .filled(...)")
+    return np.asarray(data)
 
 
 def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.value import DenseValue, SparseValue, as_arrays
+from feedline.data.value import DenseValue, SparseValue, as_arrays, unmasked
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
@@ -225,7 +225,7 @@ def _convert(data: Any) -> Value:
 def _from_array(array: NDArray[Any]) -> Value:
     if array.ndim == 0:
         raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
-    _no_mask(array)
+    array = unmasked(array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices")
     return Value.from_dense(array)
@@ -248,21 +248,13 @@ def _from_list(items: Sequence[Any]) -> Value:
         raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
     if hasattr(items[0], "tocsr"):
         return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
-    arrays = [item if isinstance(item, np.ndarray) else np.asarray(item) for item in items]
-    for array in arrays:
-        _no_mask(array)
+    arrays = [unmasked(item) for item in items]
     if any(array.dtype.kind not in "biufc" for array in arrays):
         kinds = ", ".join(sorted({str(array.dtype) for array in arrays}))
         raise TypeError(f"expected sequences of numbers or bools, got dtype {kinds}")
     if all(array.ndim == 0 for array in arrays):
         return _from_array(np.asarray(items))
     return Value.from_sequences(arrays)
-
-
-def _no_mask(array: NDArray[Any]) -> None:
-    """ValueError for entries that are masked: what lies under a mask is no data."""
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise ValueError("expected numbers, got an array with masked entries; say what stands for them: .filled(...)")
 
 
 def _cumulative_bytes(value: Value | LazyRows) -> Any:
