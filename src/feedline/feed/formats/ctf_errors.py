@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.formats.files import read_at, reading
 
 RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
@@ -70,11 +71,12 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     """Fill ``into`` from the file at ``offset``, without the GIL.
 
     Raises:
-        DataError: the file ends before.
+        DataError: the file ends before, or its disk fails.
     """
     view, done = into.data, 0
     while done < len(into):
-        n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        with reading(path, offset + done):
+            n = os.preadv(file.fileno(), [view[done:]], offset + done)
         if n == 0:
             raise DataError(
                 f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
@@ -94,7 +96,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
     """
     at, line = near
     while at < byte:
-        block = os.pread(file.fileno(), min(_BLOCK, byte - at), at)
+        block = read_at(file, min(_BLOCK, byte - at), at)
         if not block:
             break
         line += block.count(b"\n")
@@ -105,7 +107,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
     """Why a text has no index."""
     what, hint = _INDEX_SENTENCES[NAMES[code]]
-    at = os.pread(file.fileno(), 1, byte)
+    at = read_at(file, 1, byte)
     what = what.format(c=show_byte(at[0]) if at else "the end of the file")
     return DataError(what, path=str(path), byte=byte, line=line_of(file, byte), hint=hint)
 
@@ -140,7 +142,7 @@ def describe(
         advice = [hint] if hint else []
         if name == "bad_number" and got == ord(":"):
             advice.append(_KIND)
-        row = os.pread(file.fileno(), _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
+        row = read_at(file, _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
         if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
             advice.append(
                 f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "
