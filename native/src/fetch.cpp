@@ -31,6 +31,9 @@ static constexpr std::uint64_t up(std::uint64_t offset) { return down(offset + k
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
+// So much of a pool is asked for in huge pages: what is read ahead in order, or of a whole shuffle.
+static constexpr std::size_t kHugeBytes = std::size_t{160} << 20;
+
 BlockPool::BlockPool(std::size_t keep) : keep_(keep), pid_(getpid()) {}
 
 BlockPool::~BlockPool() {
@@ -65,8 +68,9 @@ std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
         }
         block.data = static_cast<std::byte*>(memory);
         // A disk fills huge pages with fewer, longer transfers, and copies out of them look up fewer addresses: 1.4 times
-        // the rows a second in order. Only a wish, as the kernel may have none to give.
-        madvise(memory, block.bytes, MADV_HUGEPAGE);
+        // the rows a second in order. Windows, used once in a long while, would wait longer for their first use instead
+        // (on a virtual machine whose host has yet to find the memory). Only a wish, as the kernel may have none to give.
+        if (in_use() + idle() <= kHugeBytes) madvise(memory, block.bytes, MADV_HUGEPAGE);
     }
     return {block.data, [pool = shared_from_this(), block](std::byte*) { pool->give(block); }};
 }
