@@ -70,6 +70,7 @@ class Fetcher:
         identity: tuple[int, int] | None = None,
         direct: bool = True,
         ask: bool = True,
+        first: int = 0,
         share: bool = False,
     ) -> int: ...
     def direct(self, file: int) -> bool: ...

@@ -53,6 +53,7 @@ def from_all(read):
 
 def test_a_source():
     """A transform takes its time, so that calls do meet."""
+
     def slow(sequence):
         for _ in range(100):
             pass
@@ -160,6 +161,7 @@ def test_threads_that_begin_at_once_are_given_a_sweep_each():
 
 def test_what_others_look_at_is_a_place():
     """Positions and states taken all the while are those of some minibatch."""
+
     def open_source():
         return fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(400)), seed=1, max_sweeps=1)
 

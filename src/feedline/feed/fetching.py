@@ -298,7 +298,7 @@ class FetchingReader(Reader):
             # others. Sequences of a whole shuffle are a process's own.
             share = self.shared and not self._whole
             number = self._disk().add(
-                file.path, file.size, file.address, file.identity, self.direct, not self.forced, share
+                file.path, file.size, file.address, file.identity, self.direct, not self.forced, file.first, share
             )
         except OSError as error:
             number = None

@@ -40,15 +40,22 @@ class MappedFile(Protocol):
 
     Attributes:
         path: where it is.
-        size: its bytes.
-        address: where all of it is mapped.
+        size: its bytes, or those up to the end of what is mapped.
+        first: the byte with which the map begins, 0 if all of it is mapped.
+        address: where byte 0 is mapped, or would be.
         identity: (device, inode).
     """
 
-    path: str
-    size: int
-    address: int
-    identity: tuple[int, int]
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def identity(self) -> tuple[int, int]: ...
 
 
 class Deserializer(abc.ABC):
