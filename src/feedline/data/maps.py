@@ -48,9 +48,13 @@ class _Entry(NamedTuple):
 
 
 class Maps:
-    """The files that are mapped now."""
+    """The files that are mapped now.
 
-    def __init__(self) -> None:
+    Args:
+        shared: look at those alone whose memory is shared with the file, of which a process has few.
+    """
+
+    def __init__(self, shared: bool = False) -> None:
         self._entries: list[_Entry] = []
         with (
             contextlib.suppress(OSError),  # nobody can tell, then
@@ -58,6 +62,8 @@ class Maps:
         ):
             for line in file:
                 # first-last permissions offset device inode path
+                if shared and line[line.index(" ") + 4] != "s":
+                    continue
                 fields = line.rstrip("\n").split(maxsplit=5)
                 if len(fields) == 6 and fields[5].startswith("/"):
                     first, last = (int(bound, 16) for bound in fields[0].split("-"))

@@ -158,6 +158,12 @@ class Reader(abc.ABC):
         """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
         raise NotImplementedError
 
+    def stage_again(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged | None:
+        """Begin to read sequences, each by itself, that could not be copied since a mapped file was cut or its disk
+        fails; None where that would tell no more.
+        """
+        return None
+
     @abc.abstractmethod
     def holds(self, plan: WindowPlan) -> bool:
         """Whether all chunks of a window are in memory for it."""

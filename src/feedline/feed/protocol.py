@@ -47,15 +47,15 @@ class MappedFile(Protocol):
     """
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str: ...  # noqa: D102  # see the class
     @property
-    def size(self) -> int: ...
+    def size(self) -> int: ...  # noqa: D102
     @property
-    def first(self) -> int: ...
+    def first(self) -> int: ...  # noqa: D102
     @property
-    def address(self) -> int: ...
+    def address(self) -> int: ...  # noqa: D102
     @property
-    def identity(self) -> tuple[int, int]: ...
+    def identity(self) -> tuple[int, int]: ...  # noqa: D102
 
 
 class Deserializer(abc.ABC):
