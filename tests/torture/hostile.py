@@ -107,16 +107,17 @@ class Hostile(Scenario):
     Attributes:
         batch: inputs of a case.
         memory: bytes that an input may cost.
+        processor: seconds of processor time that a case may take, however busy the machine is.
         allowed: what the parser promises to raise; None: feedline's errors.
     """
 
-    seconds = 60.0
     batch: ClassVar[int] = 20
+    processor: ClassVar[int] = 50
     memory: ClassVar[int] = 1 << 30
 
     def run(self, case: Case) -> None:
         self.prepare(case)
-        limit(self.memory, int(self.seconds) - 10)
+        limit(self.memory, self.processor)
         # Or else everything would be refused, and nothing learned.
         if isinstance(sound := case.attempt("the original", self.original(case), ()), Refused):
             case.fail("lost", f"the original cannot be read within {self.memory} bytes: {sound.error!r:.500}")

@@ -23,7 +23,7 @@ class Scenario(ABC):
     asks: ClassVar[str]
     least: ClassVar[float] = 0.0
     leaves: ClassVar[tuple[str, ...]] = ()
-    seconds: ClassVar[float] = 60.0
+    seconds: ClassVar[float] = 180.0
 
     def missing(self) -> str | None:
         """What this machine lacks for it; None: nothing."""

@@ -16,7 +16,7 @@ class DamagedCheckpoints(Scenario):
 
     name = "damaged-checkpoints"
     asks = "is a damaged checkpoint passed over, and never believed?"
-    seconds = 30.0
+    seconds = 180.0
 
     def run(self, case: Case) -> None:
         rng, folder = case.rng, case.folder

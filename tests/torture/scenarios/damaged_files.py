@@ -25,7 +25,7 @@ class DamagedFiles(Scenario):
 
     name = "damaged-files"
     asks = "does a file of data that changes, even under its reader, end in words?"
-    seconds = 20.0
+    seconds = 180.0
 
     def run(self, case: Case) -> None:
         rng = case.rng

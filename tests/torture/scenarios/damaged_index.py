@@ -19,7 +19,7 @@ class DamagedIndex(Scenario):
     name = "damaged-index"
     asks = "is a damaged index of CTF, or table of a join, noticed and made again?"
 
-    seconds = 20.0
+    seconds = 180.0
 
     def run(self, case: Case) -> None:
         rng = case.rng

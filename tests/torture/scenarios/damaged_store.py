@@ -19,7 +19,7 @@ class DamagedStore(Scenario):
     name = "damaged-store"
     asks = "is a damaged store refused, or read right, also while it is mapped?"
 
-    seconds = 20.0
+    seconds = 180.0
 
     def run(self, case: Case) -> None:
         rng = case.rng
