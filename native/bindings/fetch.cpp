@@ -72,6 +72,8 @@ nb::list Fetch::result() {
 const std::shared_ptr<const DiskFile>& file_of(const Disk& disk, std::int64_t file) {
     if (file < 0 || static_cast<std::size_t>(file) >= disk.files.size())
         raise<nb::index_error>("expected a file from 0 to below " + number(disk.files.size()) + ", got " + number(file));
+    if (disk.files[static_cast<std::size_t>(file)] == nullptr)
+        raise<nb::index_error>("expected a file that is open, got number " + number(file) + ", which was closed");
     return disk.files[static_cast<std::size_t>(file)];
 }
 
@@ -193,6 +195,16 @@ void bind_fetch(nb::module_& m) {
              "the page cache holds, else nothing is taken from there.\n"
              "share: read through the page cache, for other processes that read the same.\n"
              "OSError if it cannot be opened, ESTALE where it is another file.")
+        .def(
+            "close",
+            [](Disk& self, std::int64_t number) {
+                const std::shared_ptr<const DiskFile> file = file_of(self, number);
+                auto mapped = std::make_shared<MappedFiles>(*self.mapped);
+                mapped->erase(std::remove(mapped->begin(), mapped->end(), file), mapped->end());
+                self.mapped = std::move(mapped);
+                self.files[static_cast<std::size_t>(number)] = nullptr;
+            },
+            "file"_a, "Close a file, once what is under way is through. Its number is not used again.")
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
             "Whether it is read past the page cache.")

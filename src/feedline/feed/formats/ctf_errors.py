@@ -5,6 +5,8 @@ Line numbers are counted only here, when something is wrong.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -82,6 +84,28 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
                 byte=offset + done,
             )
         done += n
+
+
+def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> list[tuple[int, int, int]]:
+    """As `read_exactly`, with spaces in the place of what the disk does not give.
+
+    Returns:
+        What that is: (from byte, to byte, errno), in parts of at most a page.
+    """
+    try:
+        read_exactly(file, into, offset, path)
+    except OSError as error:
+        if len(into) <= mmap.PAGESIZE:
+            into[:] = ord(" ")
+            return [(offset, offset + len(into), error.errno or errno.EIO)]
+        # Halves that end with a page: what the disk loses are whole ones.
+        half = (offset + len(into) // 2 + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE - offset
+        half = half if half < len(into) else len(into) // 2
+        return [
+            *read_most(file, into[:half], offset, path),
+            *read_most(file, into[half:], offset + half, path),
+        ]
+    return []
 
 
 def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:

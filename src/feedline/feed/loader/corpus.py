@@ -21,7 +21,7 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import Place
-from feedline.feed.protocol import ChunkInfo, Deserializer, MappedFile
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
 from feedline.feed.source import MinibatchSource
 
 
@@ -196,6 +196,14 @@ class _OneEach(Deserializer):
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """See `Deserializer.files`."""
         return self._corpus.files(chunks)
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """See `Deserializer.extents`."""
+        return self._corpus.extents(chunk)
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        return self._corpus.read_fetched(chunk, pieces)
 
     def paths(self) -> Sequence[str]:
         """See `Deserializer.paths`."""
