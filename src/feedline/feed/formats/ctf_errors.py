@@ -90,17 +90,17 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
     """As `read_exactly`, with spaces in the place of what the disk does not give.
 
     Returns:
-        What that is: (from byte, to byte, errno), in parts of at most a page.
+        What that is: (from byte, to byte, errno), a page or less each.
     """
     try:
         read_exactly(file, into, offset, path)
     except OSError as error:
-        if len(into) <= mmap.PAGESIZE:
+        page, end = mmap.PAGESIZE, offset + len(into)
+        if offset // page == (end - 1) // page:
             into[:] = ord(" ")
-            return [(offset, offset + len(into), error.errno or errno.EIO)]
-        # Halves that end with a page: what the disk loses are whole ones.
-        half = (offset + len(into) // 2 + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE - offset
-        half = half if half < len(into) else len(into) // 2
+            return [(offset, end, error.errno or errno.EIO)]
+        # In halves that part between pages: what a disk loses are whole ones.
+        half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
         return [
             *read_most(file, into[:half], offset, path),
             *read_most(file, into[half:], offset + half, path),
