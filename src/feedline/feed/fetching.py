@@ -37,6 +37,7 @@ from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, Upcoming, t
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.workers.limits import available
 
 Ints = NDArray[np.int64]
@@ -137,6 +138,7 @@ class FetchingReader(Reader):
         backend: of the native fetcher, until it is made: ``"any"``, ``"io_uring"`` or ``"threads"``.
         direct: read past the page cache.
         forced: take nothing from the page cache, as if it were always empty.
+        waits: tells of long waits.
     """
 
     def __init__(
@@ -148,6 +150,8 @@ class FetchingReader(Reader):
         self._whole_window = budget is None
         self._budget = LEAST_AHEAD if budget is None else budget
         self.backend, self.direct, self.forced = "any", True, False
+        lies_in = next(iter(corpus.paths()), corpus.name)
+        self.waits = Waits(lies_in, WHOLE if self._whole else BLOCKS if budget is None else NOT_AHEAD)
         # A unit is what is fetched as one: an entry of the timeline's table, or in order a block of it.
         blocks = timeline.blocks if isinstance(timeline, BlockOrder) else None
         if self._in_place and blocks is None:
@@ -263,9 +267,12 @@ class FetchingReader(Reader):
         """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
         began = time.perf_counter()
         faults = staged.faults()
-        self._stats.wait_seconds += time.perf_counter() - began
+        waited = time.perf_counter() - began
+        self._stats.wait_seconds += waited
         _, missing, nbytes = staged.found()
         self._stats.disk_bytes += nbytes
+        if missing:
+            self.waits.add(waited, self._stats.disk_bytes)
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._disk().memory)
         self._calm = 0 if missing else self._calm + 1
         if self._whole and self._calm >= _CALM_MINIBATCHES:
@@ -474,9 +481,12 @@ class FetchingReader(Reader):
             if group.faulty is None:
                 began = time.perf_counter()
                 faulty = {fault[0] for fault in group.staged.faults()}
-                self._stats.wait_seconds += time.perf_counter() - began
+                waited = time.perf_counter() - began
+                self._stats.wait_seconds += waited
                 _, missing, nbytes = group.staged.found()
                 self._stats.disk_bytes += nbytes
+                if missing:
+                    self.waits.add(waited, self._stats.disk_bytes)
                 self._calm = 0 if missing else self._calm + group.bytes
                 group.faulty = faulty
             self._ahead -= int(self._table.bytes[unit])

@@ -31,11 +31,15 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
 from feedline.feed.ranges import ROOM, RangeFetcher
 from feedline.feed.timeline import Segment, WindowPlan
+from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
 
 Ints = NDArray[np.int64]
 
 LEAST_AHEAD = 64 << 20
 """Decoded bytes read ahead where nothing is said, or the next window, whichever is more."""
+
+
+_A_WAIT = 1e-4  # seconds; what takes less is no wait
 
 
 @dataclass(slots=True)
@@ -308,6 +312,7 @@ class BufferedReader(Reader):
 
     Attributes:
         ranges: what fetches the stored bytes of chunks.
+        waits: tells of long waits for the disk.
     """
 
     def __init__(
@@ -332,6 +337,8 @@ class BufferedReader(Reader):
         self._asked_at = 0  # chunks read when room for more was last looked for
         self._pool: ThreadPoolExecutor | None = None
         self.ranges = self._fresh()
+        lies_in = next(iter(corpus.paths()), corpus.name)
+        self.waits = Waits(lies_in, BLOCKS if budget is None else NOT_AHEAD)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the figures that threads add to
 
@@ -395,7 +402,7 @@ class BufferedReader(Reader):
                         del self._entries[chunk_id]
                     raise
         finally:
-            self._stats.wait_seconds += time.perf_counter() - began
+            self._waited(time.perf_counter() - began)
         return chunks
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
@@ -453,6 +460,14 @@ class BufferedReader(Reader):
             slots[i] = entry.slot
         self._plans[plan.sweep, plan.number] = slots
         return slots
+
+    def _waited(self, seconds: float) -> None:
+        stats, ranges = self._stats, self.ranges
+        stats.wait_seconds += seconds
+        if seconds > _A_WAIT and ranges.disk_bytes:
+            # The threads that were waited for waited for the disk for this part of their time.
+            share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
+            self.waits.add(seconds * share, ranges.disk_bytes)
 
     def _fresh(self) -> RangeFetcher:
         return RangeFetcher(self._corpus, ROOM if self._whole_window else min(ROOM, self._budget))

@@ -29,6 +29,7 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.supply import AHEAD_BYTES, Remaining
 from feedline.feed.prefetch import Stats
 from feedline.feed.timeline import ORDERS, ChunkTable
+from feedline.feed.waiting import ITEMS, Waits
 
 Ints = NDArray[np.int64]
 
@@ -77,6 +78,8 @@ class Staged:
         self._stats, self._chunks = Stats(), ChunkSet(corpus.schema)
         order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not (in_order and columns.whole), None)
         self._reader = FetchingReader(corpus, order, self._chunks, self._stats, None)
+        if not (in_order and columns.whole):
+            self._reader.waits = Waits(next(iter(corpus.paths()), corpus.name), ITEMS)
         self._item_bytes = sum(array[:1].nbytes for array in columns.rows) + STAGED_BYTES
         self._planned: Planned | None = None
         self._waiting: deque[_Waiting] = deque()
