@@ -50,13 +50,13 @@ class Waits:
 
 
 WHOLE = (
-    "a whole shuffle of what is not in memory reads sequences one by one. Pass shuffle=fl.Window(bytes=256 << 20), which "
-    "reads in large pieces; or write it in random order once, fl.convert(..., shuffle=seed), and read that with "
+    "a whole shuffle of what is not in memory reads sequences one by one. Pass shuffle=fl.Window(bytes=256 << 20), "
+    "which reads in large pieces; or write it in random order once, fl.convert(..., shuffle=seed), and read that with "
     "shuffle=False"
 )
 BLOCKS = (
-    "it is read in large pieces and ahead of need, so the disk is what limits. A store takes fewer bytes where they can "
-    'be compressed: fl.convert(..., compression="auto"); or give the machine a faster disk, or memory for all of it'
+    "it is read in large pieces and ahead of need, so the disk is what limits. A store takes fewer bytes where they "
+    'can be compressed: fl.convert(..., compression="auto"); or give the machine a faster disk, or memory for all of it'
 )
 NOT_AHEAD = "read_ahead is less than a window, so that the rest of each is waited for; leave it out, or raise it"
 ITEMS = (
