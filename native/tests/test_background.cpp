@@ -11,17 +11,10 @@
 #include <vector>
 
 #include "feedline/background.h"
+#include "check.h"
 
 using namespace feedline;
 using namespace std::chrono_literals;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
 
 // How often each part was done. Plain ints: the sanitizer sees a part that two threads do, or that is read
 // before it is done.

@@ -19,17 +19,10 @@
 
 #include "feedline/fetch.h"
 #include "feedline/stage.h"
+#include "check.h"
 
 using namespace feedline;
 using namespace std::chrono_literals;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
 
 namespace {
 

@@ -22,16 +22,9 @@
 #include "feedline/crc32c.h"
 #include "feedline/gather.h"
 #include "feedline/guard.h"
+#include "check.h"
 
 using namespace feedline;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::_Exit(1);                                                       \
-        }                                                                        \
-    } while (false)
 
 static const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 

@@ -11,16 +11,9 @@
 
 #include "feedline/gather.h"
 #include "feedline/order.h"
+#include "check.h"
 
 using namespace feedline;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
 
 static std::mt19937_64 rng(7);
 static std::int64_t below(std::int64_t n) {

@@ -8,16 +8,9 @@
 #include <string>
 
 #include "feedline/parquet.h"
+#include "check.h"
 
 using namespace feedline;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
 
 // Structures of the compact protocol, just enough of it.
 struct Writer {

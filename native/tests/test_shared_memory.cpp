@@ -14,15 +14,9 @@
 #include <system_error>
 #include <vector>
 
-using namespace feedline;
+#include "check.h"
 
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
+using namespace feedline;
 
 constexpr std::size_t kSize = 8192;
 constexpr std::uint8_t kFree = 0, kTaken = 1, kForgotten = 2;

@@ -10,16 +10,9 @@
 
 #include "feedline/merge.h"
 #include "feedline/quantize.h"
+#include "check.h"
 
 using namespace feedline;
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (false)
 
 static std::mt19937_64 rng(11);
 
