@@ -72,6 +72,8 @@ nb::list Fetch::result() {
 const std::shared_ptr<const DiskFile>& file_of(const Disk& disk, std::int64_t file) {
     if (file < 0 || static_cast<std::size_t>(file) >= disk.files.size())
         raise<nb::index_error>("expected a file from 0 to below " + number(disk.files.size()) + ", got " + number(file));
+    if (disk.files[static_cast<std::size_t>(file)] == nullptr)
+        raise<nb::index_error>("expected a file that is open, got number " + number(file) + ", which was closed");
     return disk.files[static_cast<std::size_t>(file)];
 }
 
@@ -83,12 +85,14 @@ void check_range(const DiskFile& file, std::int64_t offset, std::int64_t size) {
 }
 
 std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std::uint64_t address, nb::handle identity,
-                     bool direct, bool ask, bool share) {
+                     bool direct, bool ask, std::int64_t first, bool share) {
+    if (first < 0 || first > size) raise<nb::value_error>("expected first from 0 to the size, got " + number(first));
     if (size < 0) raise<nb::value_error>("expected a size of at least 0, got " + number(size));
     DiskFile::About about;
     about.path = path;
     about.size = static_cast<std::uint64_t>(size);
     about.mapped = reinterpret_cast<const std::byte*>(address);  // an address from Python is a number
+    about.first = static_cast<std::uint64_t>(first);
     about.direct = direct;
     about.ask = ask;
     about.share = share;
@@ -109,7 +113,7 @@ std::size_t add_file(Disk& disk, const std::string& path, std::int64_t size, std
     if (address != 0) {
         auto mapped = std::make_shared<MappedFiles>(*disk.mapped);
         const auto place = std::upper_bound(mapped->begin(), mapped->end(), file, [](const auto& a, const auto& b) {
-            return a->mapped() < b->mapped();
+            return a->begin() < b->begin();
         });
         mapped->insert(place, file);
         disk.mapped = std::move(mapped);
@@ -184,12 +188,23 @@ void bind_fetch(nb::module_& m) {
             },
             "backend"_a = "any", "depth"_a = 128, "keep"_a = 0)
         .def("add", &add_file, "path"_a, "size"_a, "address"_a = 0, "identity"_a.none() = nb::none(),
-             "direct"_a = true, "ask"_a = true, "share"_a = false,
-             "Open a file of `size` bytes; returns its number. address: where it is mapped as a whole, 0:\n"
-             "nowhere. identity: (device, inode) that it must have. direct: read past the page cache where the\n"
-             "file system can. ask: whether to ask what the page cache holds, else nothing is taken from there.\n"
+             "direct"_a = true, "ask"_a = true, "first"_a = 0, "share"_a = false,
+             "Open a file of `size` bytes; returns its number. address: where its byte 0 is mapped, or\n"
+             "would be where only bytes from `first` on are; 0: nowhere. identity: (device, inode) that it\n"
+             "must have. direct: read past the page cache where the file system can. ask: whether to ask what\n"
+             "the page cache holds, else nothing is taken from there.\n"
              "share: read through the page cache, for other processes that read the same.\n"
              "OSError if it cannot be opened, ESTALE where it is another file.")
+        .def(
+            "close",
+            [](Disk& self, std::int64_t number) {
+                const std::shared_ptr<const DiskFile> file = file_of(self, number);
+                auto mapped = std::make_shared<MappedFiles>(*self.mapped);
+                mapped->erase(std::remove(mapped->begin(), mapped->end(), file), mapped->end());
+                self.mapped = std::move(mapped);
+                self.files[static_cast<std::size_t>(number)] = nullptr;
+            },
+            "file"_a, "Close a file, once what is under way is through. Its number is not used again.")
         .def(
             "direct", [](const Disk& self, std::int64_t file) { return file_of(self, file)->direct(); }, "file"_a,
             "Whether it is read past the page cache.")

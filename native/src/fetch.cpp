@@ -125,7 +125,13 @@ static bool may_ask(const std::string& path, const struct stat& about) {
     return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-DiskFile::DiskFile(const About& about) : path_(about.path), size_(about.size), mapped_(about.mapped), ask_(about.ask), share_(about.share) {
+DiskFile::DiskFile(const About& about)
+    : path_(about.path),
+      size_(about.size),
+      mapped_(about.mapped),
+      first_(about.first),
+      ask_(about.ask),
+      share_(about.share) {
     const auto fail = [&](int error) {
         if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);

@@ -99,6 +99,14 @@ void StageWork::ask(unsigned step) {
                 rows.last = index_[i] + sequences(i);
             }
             if (step < base || !rows.good) continue;
+            if (!stream.is_sparse && stream.dense[slots_[i]].layout != nullptr) {
+                // Rows with gaps between them stay where they are.
+                const DenseSource& source = stream.dense[slots_[i]];
+                const std::byte* from = source.rows + rows.first * source.layout->row_stride;
+                if (step == base) outcome.dense[i] = {from, nullptr, rows.last - rows.first, source.layout};
+                in_place_[i] = 1;
+                continue;
+            }
             if (!stream.is_sparse) {
                 const std::byte* from =
                     stream.dense[slots_[i]].rows + static_cast<std::size_t>(rows.first) * stream.item_bytes;
@@ -119,7 +127,7 @@ void StageWork::ask(unsigned step) {
 
 static bool find_file(const MappedFiles& files, const std::byte* at, std::size_t bytes, std::size_t& file) {
     const auto after = std::upper_bound(files.begin(), files.end(), at, [](const std::byte* address, const auto& f) {
-        return address < f->mapped();
+        return address < f->begin();
     });
     if (after == files.begin()) return false;
     file = static_cast<std::size_t>(after - files.begin()) - 1;
@@ -387,6 +395,7 @@ bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t sl
         const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
         if (offsets != nullptr) return lacks_pages(files, offsets + index, words, most);
         if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, most);
+        if (stream.dense[slot].layout != nullptr) return false;
         return lacks_pages(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
                            static_cast<std::size_t>(count) * stream.item_bytes, most);
     });

@@ -122,6 +122,36 @@ def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuff
             np.testing.assert_array_equal(m["x"].rows[:, WIDTH // 2], m.ids)
 
 
+@pytest.mark.parametrize("kind", ["store", "npy"])
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_file_that_is_cut_while_it_is_in_memory(store, tmp_path, shuffle, kind):
+    """The page cache held all of it, so that nothing was fetched before: the same sequences are lost, and no others."""
+    place, part = rows_of(store, "x")[2000], store / "part-00000.arrow"
+    corpus = fl.StoreDeserializer(store)
+    if kind == "npy":
+        place, part = 128 + 2000 * WIDTH * 4, tmp_path / "x.npy"
+        np.save(part, np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH).reshape(ROWS, WIDTH))
+        corpus = fl.ArrayDeserializer(x=np.load(part, mmap_mode="r"), chunk_sequences=300)
+    listed, sizes = tmp_path / "listed.jsonl", [info.sequences for info in corpus.chunks()]
+    options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, "on_error": "skip", "quarantine": listed}
+    with fl.MinibatchSource(corpus, **options) as feed:
+        feed._reader._slots_of(np.arange(len(sizes)))
+        before = feed.next_minibatch(64)
+        feed.state_dict()  # looks at samples of the data, once
+        os.truncate(part, place)
+        found = [before, *feed.minibatches(64)]
+    for m in found:
+        np.testing.assert_array_equal(m["x"].rows[:, WIDTH // 2], m.ids)
+    ids = np.concatenate([m.ids for m in found]).tolist()
+    lost = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert sorted(ids + [line["sequence"] for line in lost]) == list(range(ROWS))
+    starts = np.cumsum([0, *sizes])
+    readable = 2000 if kind == "npy" else int(starts[starts <= 2000].max())  # labels lie behind the rows of a chunk
+    assert set(range(readable)) <= set(ids)
+    assert {line["path"] for line in lost} == {str(part)}
+    assert all(line["byte"] >= place for line in lost)
+
+
 def test_a_file_that_was_cut_before_its_chunk_is_known(store):
     """As for mapped chunks: it says so."""
     with source(store, False, read_ahead=0) as feed:

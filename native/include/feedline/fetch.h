@@ -77,7 +77,8 @@ public:
     struct About {
         std::string path;
         std::uint64_t size = 0;
-        const std::byte* mapped = nullptr;      // where it is mapped as a whole; it is asked about, never read
+        const std::byte* mapped = nullptr;      // where byte 0 is mapped, or would be; it is asked about, never read
+        std::uint64_t first = 0;                // the first byte that is mapped; all up to `size` are
         std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
         bool direct = true;                     // whether to read past the page cache, if the file system can
         bool ask = true;                        // whether to ask what the page cache holds; else nothing is
@@ -93,12 +94,13 @@ public:
     const std::string& path() const { return path_; }
     std::uint64_t size() const { return size_; }
     const std::byte* mapped() const { return mapped_; }
+    const std::byte* begin() const { return mapped_ + first_; }
     bool direct() const { return direct_; }
     bool shared() const { return share_; }
 
     // Whether [at, at + bytes) lies in the map.
     bool maps(const std::byte* at, std::size_t bytes) const {
-        return mapped_ != nullptr && at >= mapped_ && bytes <= size_ &&
+        return mapped_ != nullptr && at >= begin() && bytes <= size_ &&
                static_cast<std::uint64_t>(at - mapped_) <= size_ - bytes;
     }
 
@@ -134,6 +136,7 @@ private:
     const std::string path_;
     const std::uint64_t size_;
     const std::byte* const mapped_;
+    const std::uint64_t first_;
     std::uint64_t device_ = 0, inode_ = 0;
     bool direct_ = false, ask_ = true, share_ = false, tells_ = false;
     int fd_ = -1;

@@ -8,49 +8,19 @@ for any map, the user's too, and costs nothing until something is wrong.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from feedline.data.maps import Maps, Place
 from feedline.errors import DataError
 
 _RESTORE = "restore the file or write it again, then go on from the last state"
 
 
-class Place(NamedTuple):
-    """A byte of a mapped file."""
-
-    path: str
-    byte: int
-
-
-class _Maps:
-    """The files that are mapped now."""
-
-    def __init__(self) -> None:
-        self._maps: list[tuple[int, int, int, str]] = []
-        with (
-            contextlib.suppress(OSError),  # nobody can tell, then
-            open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
-        ):
-            for line in file:
-                # first-last permissions offset device inode path
-                fields = line.rstrip("\n").split(maxsplit=5)
-                if len(fields) == 6 and fields[5].startswith("/"):
-                    first, last = (int(bound, 16) for bound in fields[0].split("-"))
-                    self._maps.append((first, last, int(fields[2], 16), fields[5]))
-
-    def locate(self, address: int) -> Place | None:
-        for first, last, offset, path in self._maps:
-            if first <= address < last:
-                return Place(path, offset + address - first)
-        return None
-
-
 def locate(address: int) -> Place | None:
     """The byte of a file that is mapped at ``address``; None where none is, or nobody can tell."""
-    return _Maps().locate(address)
+    return Maps().locate(address)
 
 
 def unreadable(address: int) -> DataError:
@@ -153,7 +123,7 @@ class BadEntriesError(DataError):
             ordinals: index in the corpus of each sequence, where it is known.
             path: what to name where the entries lie in no file.
         """
-        maps, found = _Maps(), dict[int, DataError]()
+        maps, found = Maps(), dict[int, DataError]()
         for entry in self.entries:
             if entry.place in found:
                 continue

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import _native
 from feedline.data import Minibatch, Schema, Value
 from feedline.data.chunk import values_of
 from feedline.data.faults import BadEntriesError
@@ -164,15 +165,36 @@ class Delivery:
             ahead = self._ahead
             values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
         except BadEntriesError as found:
-            values = values_of(self._corpus.schema, found.arrays)
-            errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
-            values, ids, good = self._without(errors, values, ids, good, rank)
+            values, ids, good = self._without_bad(found, ids, good, rank)
+        except DataError:
+            if which is not None:
+                slots, index = slots[which], index[which]
+            again = None if self._quarantine is None else reader.stage_again(slots, index)
+            if again is None:
+                raise
+            values, ids, good = self._read_again(again, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
         if self._transforms:
             sweeps = _column(parts, lambda s: np.full(s.n, s.plan.sweep), np.int64)
             values = self._transform(values, sweeps if good is None else sweeps[good], ids)
         return values, ids, good
+
+    def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+        """What of sequences that could not be copied together can be read by itself."""
+        left = self._pass_over(self._reader.settle(staged, ids), ids, rank)
+        which = None if left is None else np.flatnonzero(left)
+        if left is not None:
+            ids, good = ids[left], _narrowed(good, left)
+        try:
+            return self._ahead.unstage(staged, which), ids, good
+        except BadEntriesError as found:
+            return self._without_bad(found, ids, good, rank)
+
+    def _without_bad(self, found: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+        values = values_of(self._corpus.schema, found.arrays)
+        errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
+        return self._without(errors, values, ids, good, rank)
 
     def _transform(self, values: dict[str, Value], sweeps: Ints, ids: Ints) -> dict[str, Value]:
         return transforming.apply(self._transforms, self._corpus.schema, values, self._seed, sweeps, ids)
@@ -207,12 +229,7 @@ class Delivery:
         if left is None:
             return values, ids, good
         which = np.flatnonzero(left)
-        if good is None:
-            good = left
-        else:
-            good = good.copy()
-            good[good] = left
-        return {name: value.select(which) for name, value in values.items()}, ids[which], good
+        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrowed(good, left)
 
     # ---- runs in lanes ----------------------------------------------------------------------------
 
@@ -256,6 +273,15 @@ class Delivery:
         for run in runs:
             run.content = Content(values, rows[at : at + run.b - run.a + 1])
             at += run.b - run.a
+
+
+def _narrowed(good: Mask | None, left: Mask) -> Mask:
+    """Those of the sequences ``good`` that are ``left`` of them."""
+    if good is None:
+        return left
+    good = good.copy()
+    good[good] = left
+    return good
 
 
 def _together(parts: Sequence[Gathered]) -> Gathered:

@@ -23,7 +23,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, Upcoming, t
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.workers.limits import available
 
 Ints = NDArray[np.int64]
@@ -108,6 +109,13 @@ class _Held(NamedTuple):
     base: Ints
 
 
+def _is_cut(file: MappedFile) -> bool:
+    try:
+        return os.stat(file.path).st_size < file.size
+    except OSError:
+        return True
+
+
 def _sizes(value: Value) -> tuple[int, int]:
     """Bytes of the rows of a value, or of its indices and values; bytes of what says where they begin."""
     bounds = 0 if value.one_sample_each else value.offsets.nbytes
@@ -130,6 +138,7 @@ class FetchingReader(Reader):
         backend: of the native fetcher, until it is made: ``"any"``, ``"io_uring"`` or ``"threads"``.
         direct: read past the page cache.
         forced: take nothing from the page cache, as if it were always empty.
+        waits: tells of long waits.
     """
 
     def __init__(
@@ -141,6 +150,8 @@ class FetchingReader(Reader):
         self._whole_window = budget is None
         self._budget = LEAST_AHEAD if budget is None else budget
         self.backend, self.direct, self.forced = "any", True, False
+        lies_in = next(iter(corpus.paths()), corpus.name)
+        self.waits = Waits(lies_in, WHOLE if self._whole else BLOCKS if budget is None else NOT_AHEAD)
         # A unit is what is fetched as one: an entry of the timeline's table, or in order a block of it.
         blocks = timeline.blocks if isinstance(timeline, BlockOrder) else None
         if self._in_place and blocks is None:
@@ -154,7 +165,7 @@ class FetchingReader(Reader):
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's views
         self._unknown = len(self._mapped)  # chunks without one
         self._fetcher: _native.Fetcher | None = None
-        self._files: dict[int, Any] = {}  # by identity: those that the fetcher knows, or cannot open
+        self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address, with numbers of those it could open
         self._sample: Chunk | None = None  # some chunk: what pieces sequences are made of
         self._keep: list[int] | None = None
         self._units: dict[int, _Unit] = {}
@@ -195,7 +206,9 @@ class FetchingReader(Reader):
     def ready(self, parts: Sequence[Part]) -> bool:
         """Whether `take` has nothing to wait for."""
         if self._in_place and (self._cold or self.forced):
-            units = (self._units.get(u) for part in parts for u in np.unique(self._units_of(part)).tolist())
+            units = (
+                self._units.get(u) for s, a, b in parts for u in np.unique(self._units_of(s.ordinals[a:b])).tolist()
+            )
             return all(unit is not None and unit.group.staged.done for unit in units)
         return all(self.prepared(segment) for segment, _, _ in parts)
 
@@ -207,17 +220,60 @@ class FetchingReader(Reader):
             self._look(slots, index, now)
         return slots, index
 
+    def finds(self, ordinals: Ints) -> bool:
+        """Whether the page cache holds the sequences of these numbers in the corpus, as far as some looks tell.
+
+        Rising ones in the order of the corpus, any of a whole shuffle. If not, `take_ordinals` is to be asked for them.
+        """
+        if self._cold or self.forced or not len(ordinals):
+            return False
+        if self._in_place:
+            return self._there(int(ordinals[0]), int(ordinals[-1]))
+        if (now := time.perf_counter()) >= self._look_at:
+            self._look(*self.in_files(ordinals), now)
+        return not self._cold
+
+    def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
+        """As `take`, of sequences that the page cache may lack."""
+        if self._in_place and len(ordinals):
+            return self._blocks_in_order(ordinals)
+        return self.in_files(ordinals)
+
+    def in_files(self, ordinals: Ints) -> tuple[Slots, Ints]:
+        """Where sequences are in the views of their chunks."""
+        starts = self._timeline.chunk_table.starts
+        chunks = np.searchsorted(starts, ordinals, side="right") - 1
+        return self._slots_of(chunks), ordinals - starts[chunks]
+
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
         """Begin to bring sequences into memory, each by itself."""
         return self._chunks.stage(self._disk(), slots, index, None, self._kept())
+
+    def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
+        """Read sequences that could not be copied, and everything from now on, past memory, if a file was cut.
+
+        Where nothing was cut, what cannot be copied was written to, and no part of it can be trusted.
+        """
+        known = [file for file, number in self._files.values() if number is not None]
+        if not any(_is_cut(file) for file in known):
+            return None
+        if not self.forced:
+            self.forced, self._files = True, {}
+            self._fetcher = None
+            for file in known:
+                self._know(file)
+        return self.stage(slots, index)
 
     def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
         """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
         began = time.perf_counter()
         faults = staged.faults()
-        self._stats.wait_seconds += time.perf_counter() - began
+        waited = time.perf_counter() - began
+        self._stats.wait_seconds += waited
         _, missing, nbytes = staged.found()
         self._stats.disk_bytes += nbytes
+        if missing:
+            self.waits.add(waited, self._stats.disk_bytes)
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._disk().memory)
         self._calm = 0 if missing else self._calm + 1
         if self._whole and self._calm >= _CALM_MINIBATCHES:
@@ -299,7 +355,7 @@ class FetchingReader(Reader):
             # others. Sequences of a whole shuffle are a process's own.
             share = self.shared and not self._whole
             number = self._disk().add(
-                file.path, file.size, file.address, file.identity, self.direct, not self.forced, share
+                file.path, file.size, file.address, file.identity, self.direct, not self.forced, file.first, share
             )
         except OSError as error:
             number = None
@@ -309,7 +365,7 @@ class FetchingReader(Reader):
                 file.path,
                 error.strerror,
             )
-        self._files[file.address] = number
+        self._files[file.address] = file, number
 
     def _slots_of(self, chunks: Ints) -> Slots:
         """Slots of the views of ``chunks``."""
@@ -426,9 +482,12 @@ class FetchingReader(Reader):
             if group.faulty is None:
                 began = time.perf_counter()
                 faulty = {fault[0] for fault in group.staged.faults()}
-                self._stats.wait_seconds += time.perf_counter() - began
+                waited = time.perf_counter() - began
+                self._stats.wait_seconds += waited
                 _, missing, nbytes = group.staged.found()
                 self._stats.disk_bytes += nbytes
+                if missing:
+                    self.waits.add(waited, self._stats.disk_bytes)
                 self._calm = 0 if missing else self._calm + group.bytes
                 group.faulty = faulty
             self._ahead -= int(self._table.bytes[unit])
@@ -514,9 +573,8 @@ class FetchingReader(Reader):
 
     # ---- in the order of the corpus ---------------------------------------------------------------
 
-    def _units_of(self, part: Part) -> Ints:
-        segment, a, b = part
-        units: Ints = np.searchsorted(self._table.starts, segment.ordinals[a:b], side="right") - 1
+    def _units_of(self, ordinals: Ints) -> Ints:
+        units: Ints = np.searchsorted(self._table.starts, ordinals, side="right") - 1
         return units
 
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
@@ -528,7 +586,10 @@ class FetchingReader(Reader):
                 return segment.slots[a:b], segment.taken[a:b]
             if self._there_in_order(segment, a, b):
                 return self._from_files(part)
-        units = self._units_of(part)
+        return self._blocks_in_order(segment.ordinals[a:b])
+
+    def _blocks_in_order(self, ordinals: Ints) -> tuple[Slots, Ints]:
+        units = self._units_of(ordinals)
         needed = np.unique(units).tolist()
         if any(unit not in self._units for unit in needed):
             # The position has jumped, or is the first: what is needed now does not share the disk with what is not.
@@ -537,11 +598,11 @@ class FetchingReader(Reader):
                 if unit in self._units:
                     self._slot(unit)
         self._fetch_on(needed[-1])
-        slots, index = np.empty(b - a, np.uint32), np.empty(b - a, np.int64)
+        slots, index = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
         for unit in needed:
             at = units == unit
             slot = self._slot(unit)
-            index[at] = segment.ordinals[a:b][at] - self._table.starts[unit]
+            index[at] = ordinals[at] - self._table.starts[unit]
             if slot < 0:
                 slots[at] = self._slots_of(self._chunk_of[unit : unit + 1])[0]
                 index[at] += self._first[unit]
@@ -555,15 +616,17 @@ class FetchingReader(Reader):
         return slots, index
 
     def _there_in_order(self, segment: Segment, a: int, b: int) -> bool:
-        """Whether the page cache holds sequences ``a`` to ``b - 1`` of a segment, or did when it was last asked."""
-        first, last = int(segment.ordinals[a]), int(segment.ordinals[b - 1])
+        """As `_there`, of sequences ``a`` to ``b - 1`` of a segment; notes a segment that is there as a whole."""
+        there = self._there(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
         low, high = self._seen
-        if low <= first and last < high:
-            if segment.held is self._in_file and low <= segment.ordinals[0] and segment.ordinals[-1] < high:
-                self._covered = segment
-            return True
-        self._covered = None
-        return not self._lacking_in_order(first, last)
+        whole = segment.held is self._in_file and low <= segment.ordinals[0] and segment.ordinals[-1] < high
+        self._covered = segment if there and whole else None
+        return there
+
+    def _there(self, first: int, last: int) -> bool:
+        """Whether the page cache holds sequences ``first`` to ``last``, or did when it was last asked."""
+        low, high = self._seen
+        return (low <= first and last < high) or not self._lacking_in_order(first, last)
 
     def _lacking_in_order(self, first: int, last: int) -> bool:
         """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.

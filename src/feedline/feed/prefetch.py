@@ -3,7 +3,8 @@
 A `Reader` takes sequences in for the source, so that they can be copied by slot and index.
 
 `BufferedReader` reads and decodes chunks on threads, a chunk a thread, ahead of the window in use: the whole next
-window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work.
+window unless told otherwise, or as many bytes as it is given; deserializers release the GIL while they work. Where a
+corpus tells which parts of files a chunk is made of, these are fetched ahead of the threads (see `ranges`).
 `MappedReader` serves corpora whose chunks are views of memory or of a map: it takes them in when a segment first needs
 them and never lets go, as they own nothing.
 
@@ -28,12 +29,17 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
+from feedline.feed.ranges import ROOM, RangeFetcher
 from feedline.feed.timeline import Segment, WindowPlan
+from feedline.feed.waiting import BLOCKS, NOT_AHEAD, Waits
 
 Ints = NDArray[np.int64]
 
 LEAST_AHEAD = 64 << 20
 """Decoded bytes read ahead where nothing is said, or the next window, whichever is more."""
+
+
+_A_WAIT = 1e-4  # seconds; what takes less is no wait
 
 
 @dataclass(slots=True)
@@ -160,6 +166,12 @@ class Reader(abc.ABC):
     def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
         """Wait for sequences that were staged; returns why some of them, with ordinals ``ids``, cannot be read."""
         raise NotImplementedError
+
+    def stage_again(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged | None:
+        """Begin to read sequences, each by itself, that could not be copied since a mapped file was cut or its disk
+        fails; None where that would tell no more.
+        """
+        return None
 
     @abc.abstractmethod
     def holds(self, plan: WindowPlan) -> bool:
@@ -300,6 +312,10 @@ class BufferedReader(Reader):
         threads: how many chunks are read at a time.
         budget: decoded bytes that may be read ahead of the windows in use, 0 for none; None: the next window whatever
             its size, and of those behind it as much as fits `LEAST_AHEAD` with it.
+
+    Attributes:
+        ranges: what fetches the stored bytes of chunks.
+        waits: tells of long waits for the disk.
     """
 
     def __init__(
@@ -323,6 +339,9 @@ class BufferedReader(Reader):
         self._seen = (0, 0)  # chunks read, their decoded bytes
         self._asked_at = 0  # chunks read when room for more was last looked for
         self._pool: ThreadPoolExecutor | None = None
+        self.ranges = self._fresh()
+        lies_in = next(iter(corpus.paths()), corpus.name)
+        self.waits = Waits(lies_in, BLOCKS if budget is None else NOT_AHEAD)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the figures that threads add to
 
@@ -386,7 +405,7 @@ class BufferedReader(Reader):
                         del self._entries[chunk_id]
                     raise
         finally:
-            self._stats.wait_seconds += time.perf_counter() - began
+            self._waited(time.perf_counter() - began)
         return chunks
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
@@ -415,6 +434,7 @@ class BufferedReader(Reader):
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
             entry.future.cancel()
+            self.ranges.forget(entry)
             self._uncount(entry)
 
     def close(self) -> None:
@@ -426,6 +446,7 @@ class BufferedReader(Reader):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+        self.ranges.close()
 
     # ---- within -----------------------------------------------------------------------------------
 
@@ -442,6 +463,17 @@ class BufferedReader(Reader):
             slots[i] = entry.slot
         self._plans[plan.sweep, plan.number] = slots
         return slots
+
+    def _waited(self, seconds: float) -> None:
+        stats, ranges = self._stats, self.ranges
+        stats.wait_seconds += seconds
+        if seconds > _A_WAIT and ranges.disk_bytes:
+            # The threads that were waited for waited for the disk for this part of their time.
+            share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
+            self.waits.add(seconds * share, ranges.disk_bytes)
+
+    def _fresh(self) -> RangeFetcher:
+        return RangeFetcher(self._corpus, ROOM if self._whole_window else min(ROOM, self._budget))
 
     def _drop(self, needed: set[int]) -> None:
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
@@ -480,14 +512,18 @@ class BufferedReader(Reader):
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="feedline-read")
         entry = _Entry(self._estimate(chunk_id))
+        self.ranges.shared = self.shared
+        self.ranges.want(entry, chunk_id)
         entry.future = self._pool.submit(self._read, chunk_id, entry)
         self._entries[chunk_id] = entry
 
     def _read(self, chunk_id: int, entry: _Entry) -> Chunk:
         began = time.perf_counter()
-        chunk = self._corpus.read(chunk_id)
+        pieces = self.ranges.take(entry)
+        chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)
         size = chunk.nbytes
         with self._lock:
+            self._stats.disk_bytes = self.ranges.disk_bytes
             entry.bytes = size
             self._seen = (self._seen[0] + 1, self._seen[1] + size)
             if self._stored is not None and self._stored[chunk_id] > 0:
@@ -506,6 +542,7 @@ class BufferedReader(Reader):
             # The threads stayed in the parent, and locks that they held are locked for ever: futures have one each, so
             # that nothing but what was taken in is used.
             self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
+            self.ranges = self._fresh()
             for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
                 entry = self._entries.pop(chunk_id)
                 if entry.counted:

@@ -40,15 +40,41 @@ class MappedFile(Protocol):
 
     Attributes:
         path: where it is.
-        size: its bytes.
-        address: where all of it is mapped.
+        size: its bytes, or those up to the end of what is mapped.
+        first: the byte with which the map begins, 0 if all of it is mapped.
+        address: where byte 0 is mapped, or would be.
         identity: (device, inode).
     """
 
+    @property
+    def path(self) -> str: ...  # noqa: D102  # see the class
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    @property
+    def first(self) -> int: ...  # noqa: D102
+    @property
+    def address(self) -> int: ...  # noqa: D102
+    @property
+    def identity(self) -> tuple[int, int]: ...  # noqa: D102
+
+
+class Extent(NamedTuple):
+    """A part of a file."""
+
     path: str
+    offset: int
     size: int
-    address: int
-    identity: tuple[int, int]
+
+
+class Unread(NamedTuple):
+    """Why an extent could not be fetched: an errno, or -1 where the file ends too early; and the first such byte."""
+
+    error: int
+    byte: int
+
+
+Piece = memoryview | Unread
+"""The bytes of an extent, or why there are none."""
 
 
 class Deserializer(abc.ABC):
@@ -109,6 +135,18 @@ class Deserializer(abc.ABC):
         These will be read soon: what `read` itself looks at may be asked for here, and is not to be waited for.
         """
         return ()
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """The parts of files that ``read`` reads for a chunk, so that they can be fetched ahead of need.
+
+        Returns:
+            None of them by default: ``read_fetched`` is never called then.
+        """
+        return ()
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """As ``read``, for a chunk whose ``extents`` were fetched: ``pieces`` are theirs."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def digest(self) -> str:

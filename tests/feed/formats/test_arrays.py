@@ -1,6 +1,8 @@
 """`ArrayDeserializer`: what goes in comes out, as views."""
 
+import mmap
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -181,3 +183,49 @@ def test_tensors_whose_sign_is_to_be_turned_are_turned():
     negative = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
     assert negative.is_neg()
     assert ArrayDeserializer(x=negative).read(0)["x"].rows.tolist() == [-1, -1, -1]
+
+
+def test_what_lies_in_files_is_known(tmp_path):
+    """Maps of any kind and any place in the file; nothing that is memory, a copy of its own, or of a deleted file."""
+    np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(3000, 2))
+    np.arange(30_000.0).tofile(tmp_path / "raw")
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    far = np.memmap(tmp_path / "raw", float, "r", offset=81920, shape=(3000, 2))
+    with open(tmp_path / "raw", "rb") as file:
+        other = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), float)[::-1][::-1][3:3003]
+    corpus = ArrayDeserializer(x=x, tail=x[::-1][::-1][:, :], far=far, other=other, memory=np.zeros(3000))
+    assert corpus.fetchable
+    files = corpus.files([0])
+    assert [os.path.basename(file.path) for file in files] == ["x.npy", "raw", "raw"]
+    about = os.stat(tmp_path / "raw")
+    assert {file.identity for file in files[1:]} == {(about.st_dev, about.st_ino)}
+    assert [file.first for file in files] == [0, 81920, 0]
+    assert [far.ctypes.data - file.address for file in files[1:2]] == [81920]
+    assert [other.ctypes.data - file.address for file in files[2:]] == [24]
+    assert files[1].size == min(about.st_size, -(-(81920 + far.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
+    again = pickle.loads(pickle.dumps(corpus))
+    assert not again.fetchable
+    assert again.files([0]) == []
+    assert not ArrayDeserializer(x=np.zeros(30)[3:]).fetchable
+    assert not ArrayDeserializer(x=np.memmap(tmp_path / "raw", float, "c")).fetchable
+    assert not ArrayDeserializer(x=x[::2]).fetchable
+    os.remove(tmp_path / "x.npy")
+    assert not ArrayDeserializer(x=x).fetchable
+
+
+@pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(samples=500)])
+def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
+    """Beside rows with gaps, which stay where they are, and memory."""
+    np.arange(30_000.0).tofile(tmp_path / "raw")
+    far = np.memmap(tmp_path / "raw", float, "r", offset=81920, shape=(3000, 2))
+    near = np.memmap(tmp_path / "raw", float, "r", shape=(3000, 4))
+    arrays = {"far": far, "near": near, "gaps": near[:, 1:3], "memory": np.arange(3000)}
+    with fl.MinibatchSource(ArrayDeserializer(arrays, chunk_sequences=700), shuffle=shuffle, max_sweeps=1) as feed:
+        feed._reader.forced = True
+        seen = 0
+        for m in feed.minibatches(64):
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(m[name].rows, array[m.ids])
+            seen += len(m.ids)
+        assert seen == 3000
+        assert feed.stats().disk_bytes > 0

@@ -2,7 +2,8 @@
 
 Arrays are never copied, whatever their strides: a chunk is a view, a memory map stays one, and windows that slide over
 tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
-microseconds and no I/O; of data that is read when it is sliced (see `lazy`), a read of the chunk.
+microseconds and no I/O; of data that is read when it is sliced (see `lazy`), a read of the chunk. What of a memory map
+is not in memory is fetched ahead of need, as of a store (see `fetching`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.maps import MappedRange
 from feedline.data.value import DenseValue, SparseValue, as_arrays, unmasked
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
+from feedline.feed.formats.file_maps import mapped_ranges
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
 from feedline.feed.formats.seals import seals_of
 from feedline.feed.protocol import ChunkInfo, Deserializer
@@ -94,6 +97,8 @@ class ArrayDeserializer(Deserializer):
         every = [array for value in self._values.values() for array in as_arrays(value) if array is not None]
         maps = [found for found in map(_map_of, every) if found is not None]
         self.in_memory = not lazy and not maps
+        self._ranges = [] if lazy else mapped_ranges(every)
+        self.fetchable = bool(self._ranges)
         self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
         self._step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
         self._seals = seals_of(every)
@@ -132,6 +137,14 @@ class ArrayDeserializer(Deserializer):
             for name, column in self._columns.items()
         }
         return Chunk(self.schema, values, seals=self._seals)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
+        """The mapped files that arrays are views of, whatever the chunks."""
+        return self._ranges
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process gets copies of the arrays, and nothing of its own is mapped where it was here.
+        return {**self.__dict__, "_ranges": [], "fetchable": False}
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""

@@ -26,10 +26,11 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.bounded import PerProcess
-from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly
+from feedline.feed.formats import lost
+from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly, read_most
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
 from feedline.feed.formats.files import PathLike, list_files, open_file, status_of
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
 _GAP = 64 << 10  # bytes read in vain rather than asked for separately
@@ -190,17 +191,57 @@ class CTFDeserializer(Deserializer):
         """
         if not 0 <= chunk < len(self._infos):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
+        file, _, begin, size = self._located(chunk)
+        with file.opened() as text, self._buffer(size) as buffer:
+            unread = read_most(text, buffer[_PAD : _PAD + size], begin, file.path)
+            return self._parsed(chunk, text, buffer, unread)
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """The text of the chunk, and what the parser may look at on both sides of it."""
+        file, _, begin, size = self._located(chunk)
+        first = max(0, begin - _PAD)
+        return [Extent(str(file.path), first, min(begin + size + _PAD, file.index.header.file_size) - first)]
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """As `read`, of text in memory."""
+        (piece,) = pieces
+        if isinstance(piece, Unread):
+            return self.read(chunk)  # which finds out how much of it can be read
+        file, _, begin, size = self._located(chunk)
+        found = np.frombuffer(piece, np.uint8)
+        with file.opened() as text:
+            if begin >= _PAD and len(found) == size + 2 * _PAD:
+                return self._parsed(chunk, text, found, [])
+            with self._buffer(size) as buffer:  # at the ends of a file there is nothing on one side
+                buffer[_PAD : _PAD + size] = found[min(begin, _PAD) :][:size]
+                return self._parsed(chunk, text, buffer, [])
+
+    def _located(self, chunk: int) -> tuple[_File, int, int, int]:
+        """The file of a chunk, its number there, where its text begins, and how long it is."""
         number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
         file, local = self._files[number], chunk - int(self._chunk_starts[number])
-        entries = file.checked(lambda index: index.entries(local))
-        first = int(self._starts[number] + file.index.first[local])
         begin, size = (int(file.index.table[local][k]) for k in ("offset", "bytes"))
-        with file.opened() as text, self._buffer(size) as buffer:
-            read_exactly(text, buffer[_PAD : _PAD + size], begin, file.path)
-            file.compare(text)
-            position = entries["offset"].astype(np.int64) - begin
-            ordinals = np.arange(first, first + len(entries))
-            return self._parse(chunk, file, text, buffer, position, entries, ordinals)
+        return file, local, begin, size
+
+    def _parsed(
+        self, chunk: int, text: BinaryIO, buffer: NDArray[np.uint8], unread: Sequence[tuple[int, int, int]]
+    ) -> Chunk:
+        """A chunk whose text lies in ``buffer`` behind its padding, but for what is ``unread`` (see `read_most`)."""
+        file, local, begin, _ = self._located(chunk)
+        file.compare(text)
+        entries = file.checked(lambda index: index.entries(local))
+        first = int(self._starts[self._files.index(file)] + file.index.first[local])
+        offsets = entries["offset"].astype(np.int64)
+        ordinals = np.arange(first, first + len(entries))
+        if unread and self._max_errors > 0:  # whose errors are those of samples
+            raise lost.unread(Unread(unread[0][2], unread[0][0]), str(file.path), first)
+        parsed = self._parse(chunk, file, text, buffer, offsets - begin, entries, ordinals, bool(unread))
+        ends = offsets + entries["size"]
+        for low, high, error in reversed(unread):  # of several, the first is told
+            for i in np.flatnonzero((offsets < high) & (ends > low)).tolist():
+                why = Unread(error, max(low, int(offsets[i])))
+                parsed.errors[i] = lost.unread(why, str(file.path), first + i)
+        return parsed
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """The sequences ``ordinals``, in that order, reading their bytes alone.
@@ -249,8 +290,9 @@ class CTFDeserializer(Deserializer):
         position: NDArray[np.int64],
         entries: NDArray[Any],
         ordinals: NDArray[np.int64],
+        holes: bool = False,
     ) -> Chunk:
-        """The sequences that lie in ``buffer`` at ``position`` behind its padding."""
+        """The sequences that lie in ``buffer`` at ``position`` behind its padding, perhaps with holes in the text."""
         arguments = (
             buffer,
             _PAD,
@@ -287,12 +329,15 @@ class CTFDeserializer(Deserializer):
         sequence = records["sequence"]
         records["byte"] += (entries["offset"].astype(np.int64) - position).astype(np.uint64)[sequence]
         self._raise_fatal(file, text, records, ordinals)
+        if holes:  # telling what is wrong beside them would mean to read the text again
+            errors = {i: _beside_a_hole(file.path, int(ordinals[i])) for i in sequence.tolist()}
+            return Chunk(self.schema, values, errors)
         near = (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
         if self._max_errors > 0:
             self._tell_dropped(file, text, records, ordinals, near)
             return Chunk(self.schema, values)
-        errors = describe(file.path, text, list(self.schema), self._lenient, records, ordinals, near)
-        return Chunk(self.schema, values, dict(zip(sequence.tolist(), errors, strict=True)))
+        told = describe(file.path, text, list(self.schema), self._lenient, records, ordinals, near)
+        return Chunk(self.schema, values, dict(zip(sequence.tolist(), told, strict=True)))
 
     def _parse_counting(self, chunk: int | None, arguments: tuple[Any, ...]) -> tuple[Any, NDArray[np.uint8]]:
         """CNTK's way; one caller at a time, as there is one count. A selection (None) is not counted."""
@@ -405,6 +450,14 @@ class _File:
             path=str(self.path),
             hint="open it again; its sequences and their order may be others now",
         )
+
+
+def _beside_a_hole(path: Path, ordinal: int) -> DataError:
+    return DataError(
+        "expected text that can be parsed, got other text in a chunk that the disk does not give as a whole",
+        path=str(path),
+        sequence=ordinal,
+    )
 
 
 def _at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any]]:

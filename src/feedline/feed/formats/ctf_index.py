@@ -36,8 +36,9 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.formats.atomic import atomic_file, room_for
-from feedline.feed.formats.ctf_errors import describe_index_error, read_exactly
+from feedline.feed.formats.ctf_errors import describe_index_error
 from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
+from feedline.feed.formats.streaming import blocks
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
@@ -392,7 +393,6 @@ def _build(
     field = None if options.size_stream is None else options.size_stream.encode()
     indexer = _native.CtfIndexer(field, options.skip_ids, options.lenient)
     table = _ChunkTable(options.chunk_size)
-    block = np.empty(min(_BLOCK, before.st_size), np.uint8)
     file.write(bytes(_HEADER_BYTES))
     done = sequences = samples = 0
 
@@ -406,9 +406,7 @@ def _build(
         samples += int(entries["samples"].sum(dtype=np.uint64))
         file.write(entries.data)
 
-    while done < before.st_size:
-        part = block[: before.st_size - done]
-        read_exactly(text, part, done, path)
+    for part in blocks(text, path, before.st_size, _BLOCK):
         take(indexer.feed(part))
         done += len(part)
         if progress is not None:

@@ -36,10 +36,12 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.atomic import room_for
 from feedline.feed.formats.content import ContentDigest
-from feedline.feed.formats.files import looking, open_file, read_at, status_of
+from feedline.feed.formats.files import looking, open_file, read_at, reading, status_of
+from feedline.feed.formats.lost import lost_chunk
+from feedline.feed.formats.pages import Pages
 from feedline.feed.formats.pieces import joined
 from feedline.feed.formats.store import columns
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
 
@@ -92,8 +94,8 @@ class ParquetDeserializer(Deserializer):
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
             _must_agree(file, self._files[0], self._columns)
-        fields = [column.field for column in self._columns.values()]
-        self._groups = [group for file in self._files for group in file.groups(fields, memory)]
+        self._fields = [column.field for column in self._columns.values()]
+        self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
         if self._first[-1] == 0:
             raise DataError("expected at least one row, got none", path=self.name)
@@ -125,8 +127,35 @@ class ParquetDeserializer(Deserializer):
         """
         if not 0 <= chunk < len(self._groups):
             raise IndexError(f"expected a chunk number from 0 to {len(self._groups) - 1}, got {chunk}")
+        return self._read(chunk, [])
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """The pages of the columns in use; neighbours are read together."""
+        return self._groups[chunk].file.extents(self._groups[chunk], self._fields)
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """As `read`, of pages in memory."""
+        for piece in pieces:
+            if isinstance(piece, Unread):
+                return self._lost(chunk, piece)
+        held = zip(self.extents(chunk), pieces, strict=True)
+        return self._read(chunk, [(extent.offset, piece) for extent, piece in held if isinstance(piece, memoryview)])
+
+    def _lost(self, chunk: int, why: Unread) -> Chunk:
+        """A row group with a page that cannot be read: it has a part of every row."""
         group = self._groups[chunk]
-        table = group.file.decode(group, [column.field for column in self._columns.values()], self._memory)
+        ragged = {name for name, column in self._columns.items() if column.ragged}
+        return lost_chunk(self.schema, ragged, int(self._first[chunk]), group.rows, group.file.path, why)
+
+    def _read(self, chunk: int, held: list[tuple[int, memoryview]]) -> Chunk:
+        group = self._groups[chunk]
+        with group.file.reading(held) as handle:
+            try:
+                table = group.file.decode(handle, group, self._fields, self._memory)
+            except Exception:
+                if handle.unread is None:
+                    raise
+                return self._lost(chunk, handle.unread)
         values: dict[str, Value] = {}
         errors: dict[int, DataError] = {}
         for name, column in self._columns.items():
@@ -182,6 +211,7 @@ class ParquetDeserializer(Deserializer):
 
 
 _TAIL = 8  # length of the footer, magic
+_GAP = 64 << 10  # bytes between columns in use that are read in vain
 _PAGE_HEADER, _MOST_PAGE_HEADER = 1 << 10, 16 << 20  # bytes read of a page's header at first, and at most
 
 
@@ -244,6 +274,27 @@ class _File:
             raise
         return handle
 
+    @contextlib.contextmanager
+    def reading(self, held: list[tuple[int, memoryview]]) -> Iterator[Pages]:
+        """What pages are read from: memory, as far as it is ``held``, else the file."""
+        with self.open() as handle:
+            yield Pages(handle, held)
+
+    def extents(self, group: _Group, fields: list[str]) -> list[Extent]:
+        """Where the pages of the columns ``fields`` of a row group lie, as far as that is in the file."""
+        found: list[list[int]] = []
+        leaves = self._leaves(fields)
+        begins, sizes = (getattr(self._sizes, what)[group.number, leaves] for what in ("begin", "compressed"))
+        for begin, size in sorted(zip(begins.tolist(), sizes.tolist(), strict=True)):
+            end = min(begin + size, self.size)
+            if not 0 <= begin < end:
+                continue
+            if found and begin <= found[-1][1] + _GAP:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([begin, end])
+        return [Extent(self.path, begin, end - begin) for begin, end in found]
+
     def groups(self, fields: list[str], memory: int) -> list[_Group]:
         """The row groups that have rows.
 
@@ -260,19 +311,18 @@ class _File:
             found.append(_Group(self, number, int(sizes.rows[number]), compressed))
         return found
 
-    def decode(self, group: _Group, fields: list[str], memory: int) -> Any:
-        """The columns ``fields`` of a row group, as an Arrow table.
+    def decode(self, handle: Pages, group: _Group, fields: list[str], memory: int) -> Any:
+        """The columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
 
         Raises:
             DataError: they cannot be read, or decode to more than ``memory`` bytes.
         """
         import pyarrow.parquet as pq
 
-        with self.open() as handle:
-            self._check_pages(handle, group, fields, memory)
-            with self.telling(f"row group {group.number}"):
-                file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
-                table = file.read_row_group(group.number, columns=list(dict.fromkeys(fields)), use_threads=False)
+        self._check_pages(handle, group, fields, memory)
+        with self.telling(f"row group {group.number}"):
+            file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
+            table = file.read_row_group(group.number, columns=list(dict.fromkeys(fields)), use_threads=False)
         if table.num_rows != group.rows:
             raise DataError(
                 f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
@@ -314,7 +364,7 @@ class _File:
         products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
         return sum(products) + 8 * (rows + 1) * ragged
 
-    def _check_pages(self, handle: BinaryIO, group: _Group, fields: list[str], memory: int) -> None:
+    def _check_pages(self, handle: Pages, group: _Group, fields: list[str], memory: int) -> None:
         """Find out from the headers of the pages that will be decoded what comes out of them.
 
         The footer says it too, but the pages are what is believed when they are decoded: a page of some bytes can say
@@ -339,10 +389,11 @@ class _File:
         if decoded > memory:
             raise self._too_large(group.number, decoded, memory)
 
-    def _page(self, handle: BinaryIO, at: int, end: int, where: str) -> tuple[int, int, int, int]:
+    def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
         room = _PAGE_HEADER
         while True:
-            data = read_at(handle, min(room, end - at), at)
+            with reading(self.path, at):
+                data = handle.at(at, min(room, end - at))
             try:
                 page = _native.parquet_page(data)
             except ValueError as error:
@@ -663,7 +714,8 @@ def _scan(groups: list[_Group], fields: list[str], shortest: int, memory: int) -
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
         for group in groups:
-            table = group.file.decode(group, fields, memory)
+            with group.file.reading([]) as handle:
+                table = group.file.decode(handle, group, fields, memory)
             longest = np.full(group.rows, shortest, np.int64)
             for field in fields:
                 chunks = table.column(field).chunks

@@ -21,7 +21,7 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import Place
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
 from feedline.feed.source import MinibatchSource
 
 
@@ -179,6 +179,7 @@ class _OneEach(Deserializer):
         self._corpus = corpus
         self.schema, self.name = corpus.schema, corpus.name
         self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, corpus.sliceable
+        self.fetchable = corpus.fetchable
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """See `Deserializer.chunks`."""
@@ -191,6 +192,22 @@ class _OneEach(Deserializer):
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """See `Deserializer.read_slice`."""
         return self._corpus.read_slice(chunk, start, stop)
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """See `Deserializer.files`."""
+        return self._corpus.files(chunks)
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """See `Deserializer.extents`."""
+        return self._corpus.extents(chunk)
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """See `Deserializer.read_fetched`."""
+        return self._corpus.read_fetched(chunk, pieces)
+
+    def paths(self) -> Sequence[str]:
+        """See `Deserializer.paths`."""
+        return self._corpus.paths()
 
     def digest(self) -> str:
         """See `Deserializer.digest`."""

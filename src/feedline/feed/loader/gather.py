@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.formats.seals import seals_of
 from feedline.feed.loader.collate import torch_side
 
 Ints = NDArray[np.int64]
@@ -32,13 +33,43 @@ class Columns:
         self._rows, self._build, self._picks = rows, build, picks
         self._length = len(rows[0]) if picks is None else len(picks)
         self._gatherer = _native.Gatherer([None] * len(rows))
-        self._gatherer.add(0, [(array, None) for array in rows])
+        self._gatherer.add(0, [(array, None) for array in rows], seals_of(rows))
 
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def rows(self) -> list[NDArray[Any]]:
+        """The columns."""
+        return self._rows
+
+    @property
+    def whole(self) -> bool:
+        """Whether item i is row i."""
+        return self._picks is None
+
     def batch(self, indices: Any) -> Any:
         """The batch of the items at ``indices``; negative ones count from the end.
+
+        Raises:
+            IndexError, TypeError: as `rows_at`.
+        """
+        return self.gathered(self.rows_at(indices))
+
+    def gathered(self, rows: Ints) -> Any:
+        """The batch of these rows.
+
+        Raises:
+            DataError: they lie in a file that was cut, or whose disk fails.
+        """
+        return self._build([part[0] for part in self._gatherer.gather(None, rows)])
+
+    def build(self, parts: list[NDArray[Any]]) -> Any:
+        """The batch whose columns are ``parts``."""
+        return self._build(parts)
+
+    def rows_at(self, indices: Any) -> Ints:
+        """The rows of the items at ``indices``; negative ones count from the end.
 
         Raises:
             IndexError: there is no such item.
@@ -54,7 +85,7 @@ class Columns:
             raise IndexError(f"expected indices from {-self._length} to {self._length - 1}, got {indices!r:.200}")
         if self._picks is not None:
             which = self._picks[which]
-        return self._build([part[0] for part in self._gatherer.gather(None, np.ascontiguousarray(which))])
+        return np.ascontiguousarray(which)
 
     def subset(self, picks: Ints) -> Columns:
         """The items at ``picks`` alone."""

@@ -28,6 +28,7 @@ from feedline.feed.loader.iterable import IterableFetch, Turns, stands_of
 from feedline.feed.loader.iterator import LoaderIterator, Progress
 from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Rest, Weighted
 from feedline.feed.loader.random import Seeding
+from feedline.feed.loader.staged import Staged, in_files
 from feedline.feed.loader.state import Place
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.supply import MOST_AHEAD, Here, Pooled, Remaining, Supply, gathered
@@ -296,6 +297,11 @@ class DataLoader:
         known = collating.known(self.collate_fn)
         if known is collating.collate and self.worker_init_fn is None:
             columns = columns_of(self.dataset)
+            files = None if columns is None else in_files(columns)
+            if columns is not None and files is not None:
+                own = self._order  # a sampler of the user's is asked when its batch is
+                in_order = own is not None and not (self._shuffle or own.replaces)
+                return Staged(rest, columns, files, in_order, own is not None, self._skip)
             if columns is not None:
                 return Here(rest, gathered(columns))
         kind = self._kind()

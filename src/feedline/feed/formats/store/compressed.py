@@ -51,7 +51,7 @@ class CompressedBatch:
         ValueError: another checksum, or no record batch of that schema and size.
     """
 
-    def __init__(self, data: bytearray, crc32c: int, memory: int, schema: Any) -> None:
+    def __init__(self, data: memoryview, crc32c: int, memory: int, schema: Any) -> None:
         import pyarrow as pa
 
         got = _native.crc32c(data)
@@ -86,7 +86,7 @@ class CompressedBatch:
         return self.view(buffer, np.dtype(np.int64), count)
 
 
-def expanded(message: bytes | bytearray, start: int, body: int) -> int:
+def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
     """Bytes that the buffers of a compressed record batch expand to, by what they say themselves.
 
     Args:
@@ -120,7 +120,7 @@ def expanded(message: bytes | bytearray, start: int, body: int) -> int:
 class _Table:
     """A table of a flatbuffer: fields by number, each perhaps absent."""
 
-    def __init__(self, data: bytes | bytearray, at: int) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, at: int) -> None:
         self._data, self._at = data, at
         if at < 0:
             raise IndexError("a table outside the buffer")
@@ -128,7 +128,7 @@ class _Table:
         self._size = self._number("<H", self._fields)
 
     @classmethod
-    def root(cls, data: bytes | bytearray, at: int) -> _Table:
+    def root(cls, data: bytes | bytearray | memoryview, at: int) -> _Table:
         """The table that a buffer at byte ``at`` begins with."""
         return cls(data, at + int(struct.unpack_from("<I", data, at)[0]))
 

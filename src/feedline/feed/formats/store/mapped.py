@@ -94,6 +94,7 @@ class MappedFile:
 
     Attributes:
         path, size: of the file.
+        first: the first byte that is mapped.
         address: where it is mapped.
         identity: (device, inode).
         seal: the last 8 bytes, uint8 (8,).
@@ -101,6 +102,8 @@ class MappedFile:
     Raises:
         DataError: the file is missing, unreadable, no regular file, or has another size.
     """
+
+    first = 0
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = str(path), size

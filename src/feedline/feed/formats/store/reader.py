@@ -8,6 +8,7 @@ was cut under them (see `mapped`).
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
 import os
@@ -23,12 +24,13 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.formats.lost import lost_chunk
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
 from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 
 
 class StoreDeserializer(Deserializer):
@@ -105,9 +107,30 @@ class StoreDeserializer(Deserializer):
         Raises:
             DataError: the file was cut, is damaged, or contradicts the manifest.
         """
+        return self._read(chunk, None)
+
+    def extents(self, chunk: int) -> list[Extent]:
+        """A record batch of a compressed store; chunks of others are views."""
+        if self._manifest.compression is None:
+            return []
+        part, i = self._locate(chunk)
+        return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """As `read`, of a compressed store's record batch in memory."""
+        (piece,) = pieces
+        return self._lost(chunk, piece) if isinstance(piece, Unread) else self._read(chunk, piece)
+
+    def _read(self, chunk: int, stored: memoryview | None) -> Chunk:
         part, i, mapped = self._opened(chunk)
         ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
-        values = self._decoded(part, i, mapped, ordinals, columns.decode)
+        if self._manifest.compression is not None and stored is None:
+            start, size = (int(part.chunks[key][i]) for key in ("byte", "bytes"))
+            found = self._fetch(mapped.file.path, start, size)
+            if isinstance(found, Unread):
+                return self._lost(chunk, found)
+            stored = memoryview(found)
+        values = self._decoded(part, i, mapped, ordinals, columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
         return Chunk(self.schema, values, seals=self._seals_of(mapped))
 
@@ -208,19 +231,27 @@ class StoreDeserializer(Deserializer):
         return part, i, mapped
 
     def _decoded(
-        self, part: Part, i: int, mapped: _MappedPart, ordinals: tuple[int, int], decode: Callable[..., Value]
+        self,
+        part: Part,
+        i: int,
+        mapped: _MappedPart,
+        ordinals: tuple[int, int],
+        decode: Callable[..., Value],
+        stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``."""
+        """What ``decode`` makes of the columns of chunk ``i`` of a part: values of the sequences ``ordinals``.
+
+        ``stored`` are the bytes of a compressed one.
+        """
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
         batch: Batch | CompressedBatch
         try:
-            if self._manifest.compression is None:
+            if stored is None:
                 batch = Batch(mapped.file, start, size, mapped.arrow)
             else:
-                data = self._fetch(mapped.file.path, start, size)
                 crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
-                batch = CompressedBatch(data, crc32c, memory, mapped.arrow)
+                batch = CompressedBatch(stored, crc32c, memory, mapped.arrow)
         except ValueError as error:
             raise damaged(str(error)) from error
         values = {}
@@ -244,12 +275,19 @@ class StoreDeserializer(Deserializer):
             values[name] = value
         return values
 
-    def _fetch(self, path: str, start: int, size: int) -> bytearray:
+    def _fetch(self, path: str, start: int, size: int) -> bytearray | Unread:
         with open_inside(Path(path)) as descriptor:
             try:
                 return read_exactly(descriptor, start, size)
-            except (OSError, EOFError) as error:
+            except OSError as error:
+                return Unread(error.errno or errno.EIO, start)
+            except EOFError as error:
                 raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
+
+    def _lost(self, chunk: int, why: Unread) -> Chunk:
+        part, i = self._locate(chunk)
+        count, path = int(part.chunks["sequences"][i]), str(self._folder / part.file)
+        return lost_chunk(self.schema, set(self._manifest.lengths), int(self._starts[chunk]), count, path, why)
 
     def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
         """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""

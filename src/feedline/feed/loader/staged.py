@@ -1,0 +1,200 @@
+"""Batches of arrays that lie in files: rows that are not in memory are fetched ahead of need.
+
+Which rows the coming batches need is known, as the order is. Rows that the page cache holds are copied from there, as
+of any array; of others, those of some thousand items to come are on their way, many reads at a time and past the page
+cache. In the order of the data large blocks are read instead. All of it is what `FetchingReader` does for a source.
+
+What cannot be read belongs to its item: it is raised for its batch, with file and byte, or passed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Value
+from feedline.errors import DataError
+from feedline.feed.ahead import STAGED, STAGED_BYTES
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.fetching import FetchingReader
+from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.file_maps import may_be_mapped
+from feedline.feed.loader.fetch import Fetched
+from feedline.feed.loader.gather import Columns
+from feedline.feed.loader.order import Planned
+from feedline.feed.loader.supply import AHEAD_BYTES, Remaining
+from feedline.feed.prefetch import Stats
+from feedline.feed.timeline import ORDERS, ChunkTable
+from feedline.feed.waiting import ITEMS, Waits
+
+Ints = NDArray[np.int64]
+
+
+def in_files(columns: Columns) -> ArrayDeserializer | None:
+    """The columns as a corpus of one chunk, if some of them lie in files that are mapped."""
+    # Bools are bytes here: whatever they hold is handed on.
+    rows = [r.view(np.uint8) if r.dtype == np.bool_ else r for r in columns.rows]
+    if not all(array.nbytes for array in rows) or not any(map(may_be_mapped, rows)):
+        return None
+    corpus = ArrayDeserializer({str(i): array for i, array in enumerate(rows)}, chunk_sequences=len(rows[0]))
+    return corpus if corpus.fetchable else None
+
+
+class _Waiting(NamedTuple):
+    """A planned batch: its rows, where they are if not where they always are, and what brings them."""
+
+    planned: Planned
+    rows: Ints
+    at: tuple[NDArray[np.uint32], Ints] | None
+    staged: _native.Staged | None
+
+
+class Staged:
+    """A `Supply` of batches of columns that lie in files.
+
+    Args:
+        rest: the batches of the sweep.
+        columns: what the batches are made of.
+        corpus: the same, by `in_files`.
+        in_order: items come in the order of the data.
+        looks_ahead: batches may be planned before they are asked for.
+        skip: pass over items that cannot be read.
+    """
+
+    def __init__(
+        self,
+        rest: Remaining,
+        columns: Columns,
+        corpus: ArrayDeserializer,
+        in_order: bool,
+        looks_ahead: bool,
+        skip: bool,
+    ) -> None:
+        self._rest, self._columns, self._looks_ahead, self._skip = rest, columns, looks_ahead, skip
+        self._stats, self._chunks = Stats(), ChunkSet(corpus.schema)
+        order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not (in_order and columns.whole), None)
+        self._reader = FetchingReader(corpus, order, self._chunks, self._stats, None)
+        if not (in_order and columns.whole):
+            self._reader.waits = Waits(next(iter(corpus.paths()), corpus.name), ITEMS)
+        self._item_bytes = sum(array[:1].nbytes for array in columns.rows) + STAGED_BYTES
+        self._planned: Planned | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._held = 0  # items in `_waiting`
+        self._ended = False
+
+    def next(self) -> tuple[Planned, Fetched]:
+        """See `Supply.next`."""
+        self._fill()
+        waiting = self._waiting
+        if not waiting:
+            raise StopIteration
+        head = waiting[0]
+        held = self._held - len(head.rows)
+        try:
+            fetched = self._made(head)
+        except Exception:
+            self._held = held
+            del waiting[0]
+            raise
+        self._held = held
+        del waiting[0]
+        return head.planned, fetched
+
+    def close(self) -> None:
+        """Let go of what was fetched."""
+        self._waiting.clear()
+        self._reader.close()
+
+    def _fill(self) -> None:
+        waiting = self._waiting
+        while not self._ended and (not waiting or self._has_room()):
+            planned = self._planned
+            if planned is None:
+                try:
+                    planned = self._planned = self._rest.next()
+                except StopIteration:
+                    self._ended = True
+                    return
+            try:
+                entry = self._begun(planned)
+            except Exception:
+                if waiting:
+                    return  # raised when its turn comes: what comes before it is still good
+                self._planned = None
+                raise
+            held = self._held + len(entry.rows)
+            self._planned, self._held = None, held
+            waiting.append(entry)
+
+    def _has_room(self) -> bool:
+        if not self._looks_ahead or not self._reader.stages:
+            return False
+        return self._held < min(STAGED, AHEAD_BYTES // self._item_bytes)
+
+    def _begun(self, planned: Planned) -> _Waiting:
+        rows = self._columns.rows_at(planned.indices)
+        reader = self._reader
+        if reader.finds(rows):
+            return _Waiting(planned, rows, None, None)
+        at = reader.take_ordinals(rows)
+        return _Waiting(planned, rows, at, reader.stage(*at) if reader.stages and len(rows) else None)
+
+    def _made(self, head: _Waiting) -> Fetched:
+        waited, staged = self._stats.wait_seconds, head.staged
+        errors: dict[int, DataError] = {}
+        batch: Any = None
+        if staged is None:
+            try:
+                batch = self._copied(head)
+            except DataError:
+                staged = self._again(head)
+                if staged is None:
+                    raise
+        if staged is not None:
+            try:
+                errors, batch = self._settled(staged, head.rows)
+            except DataError:  # some of it was left where it is in a file that was cut meanwhile
+                staged = self._again(head)
+                if staged is None:
+                    raise
+                errors, batch = self._settled(staged, head.rows)
+        count = len(head.rows) - len(errors)
+        reading = self._stats.wait_seconds - waited
+        return Fetched(batch, count, _listed(head.planned, errors), reading, 0.0)
+
+    def _again(self, head: _Waiting) -> _native.Staged | None:
+        return self._reader.stage_again(*(head.at or self._reader.in_files(head.rows))) if self._skip else None
+
+    def _copied(self, head: _Waiting) -> Any:
+        if head.at is None:
+            return self._columns.gathered(head.rows)
+        return self._batch(self._chunks.gather(*head.at))
+
+    def _settled(self, staged: _native.Staged, rows: Ints) -> tuple[dict[int, DataError], Any]:
+        errors = self._reader.settle(staged, rows)
+        if not errors:
+            return errors, self._batch(self._chunks.unstage(staged, None))
+        if not self._skip:
+            raise errors[min(errors)]
+        good = np.array([i for i in range(len(rows)) if i not in errors], np.int64)
+        return errors, self._batch(self._chunks.unstage(staged, good)) if len(good) else None
+
+    def _batch(self, values: dict[str, Value]) -> Any:
+        parts = zip(self._columns.rows, values.values(), strict=True)
+        return self._columns.build([value.rows.view(column.dtype) for column, value in parts])
+
+
+def _listed(planned: Planned, errors: dict[int, DataError]) -> list[tuple[int, str, str]]:
+    keys = planned.keys
+    return [
+        (
+            keys + i if isinstance(keys, int) else int(keys[i]),
+            repr(int(planned.indices[i])),
+            f"{type(error).__name__}: {error}",
+        )
+        for i, error in sorted(errors.items())
+    ]

@@ -1,0 +1,211 @@
+"""Stored bytes of chunks fetched ahead of need, so that reading and decoding overlap.
+
+A chunk of text, of Parquet or of a compressed store is read whole, so what it is made of is known: parts of files
+(`Deserializer.extents`). Where the page cache holds these, the deserializer reads them as ever. Where it does not,
+native threads bring them in, in large pieces, many at a time, past the page cache and ahead of the threads that decode:
+these find their bytes in memory, and nobody else's pages are pushed out. (Processes of one machine that read the same
+data go through the page cache, so that it comes from the disk once.)
+
+Costs: memory for the chunks that are decoded at the moment, and for `ROOM` bytes or one chunk ahead of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from feedline import _native
+from feedline.feed.formats.files import open_regular
+from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
+
+ROOM = 64 << 20
+"""Stored bytes that are fetched before a thread is ready to decode them."""
+
+_DEPTH = 64
+_FILES = 32  # open at a time, but for those in use
+_LOOK_AT = 64  # pages of an extent that are looked at
+
+_log = logging.getLogger("feedline")
+
+
+class _File:
+    """A file that the fetcher knows; mapped to be asked about, never to be read."""
+
+    __slots__ = ("map", "number", "users")
+
+    def __init__(self, fetcher: _native.Fetcher, path: str, direct: bool, ask: bool, share: bool) -> None:
+        with open_regular(path, 0) as file:
+            about = os.fstat(file.fileno())
+            self.map = mmap.mmap(file.fileno(), about.st_size, access=mmap.ACCESS_READ)
+        address = np.frombuffer(self.map, np.uint8).ctypes.data
+        identity = (about.st_dev, about.st_ino)
+        self.number = fetcher.add(path, about.st_size, address, identity, direct, ask, 0, share)
+        self.users = 0
+
+
+class _Job:
+    """A chunk on its way: begun if it has a fetch."""
+
+    __slots__ = ("chunk", "extents", "fetch", "files", "size")
+
+    def __init__(self, chunk: int, extents: Sequence[Extent]) -> None:
+        self.chunk, self.extents = chunk, extents
+        self.size = sum(extent.size for extent in extents)
+        self.fetch: _native.Fetch | None = None
+        self.files: list[_File] = []
+
+
+class RangeFetcher:
+    """See the module; for many threads.
+
+    Args:
+        corpus: tells the extents of its chunks.
+        room: bytes that may be fetched ahead; one chunk always may.
+
+    Attributes:
+        backend, direct, forced: as of `FetchingReader`.
+        shared: other processes of this machine read the same data.
+        wait_seconds: what threads waited for the disk, summed.
+        disk_bytes: that came from it.
+    """
+
+    def __init__(self, corpus: Deserializer, room: int = ROOM) -> None:
+        self._corpus, self._room = corpus, room
+        self.backend, self.direct, self.forced, self.shared = "any", True, False, False
+        self.wait_seconds, self.disk_bytes = 0.0, 0
+        self._lock = threading.Lock()
+        self._fetcher: _native.Fetcher | None = None
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._jobs: dict[Hashable, _Job] = {}
+        self._queue: deque[Hashable] = deque()
+        self._used = 0  # bytes of jobs that were begun and not taken
+        self._failing: list[tuple[str, int, int, int]] = []
+
+    def fail(self, path: str, begin: int, end: int, error: int) -> None:
+        """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
+        self._failing.append((path, begin, end, error))
+
+    def want(self, key: Hashable, chunk: int) -> None:
+        """Fetch a chunk when there is room, behind those that were asked for before; ``key`` stands for it."""
+        extents = self._corpus.extents(chunk)
+        if not extents:
+            return
+        with self._lock:
+            self._jobs[key] = _Job(chunk, extents)
+            self._queue.append(key)
+            self._begin()
+
+    def take(self, key: Hashable) -> list[Piece] | None:
+        """The bytes of the extents of a chunk, waiting for them; None: it is to be read as ever."""
+        with self._lock:
+            job = self._jobs.pop(key, None)
+            if job is None:
+                return None
+            if job.fetch is None:  # its turn has not come yet, and here is who wants it
+                with contextlib.suppress(ValueError):
+                    self._queue.remove(key)
+                fetch = self._start(job)
+            else:
+                fetch = job.fetch
+                self._used -= job.size
+            self._begin()
+        return None if fetch is None else self._result(job, fetch)
+
+    def _result(self, job: _Job, fetch: _native.Fetch) -> list[Piece]:
+        began = time.perf_counter()
+        try:
+            found = fetch.result()
+        finally:
+            with self._lock:
+                self.wait_seconds += time.perf_counter() - began
+                self._let_go(job)
+        assert self._fetcher is not None
+        self.disk_bytes = self._fetcher.disk_bytes
+        return [Unread(*piece) if isinstance(piece, tuple) else memoryview(piece) for piece in found]
+
+    def forget(self, key: Hashable) -> None:
+        """A chunk is not wanted any more."""
+        with self._lock:
+            job = self._jobs.pop(key, None)
+            if job is None:
+                return
+            if job.fetch is not None:
+                self._used -= job.size
+            self._let_go(job)
+            job.fetch = None
+
+    def close(self) -> None:
+        """End the threads, and close the files."""
+        with self._lock:
+            self._jobs.clear()
+            self._queue.clear()
+            self._files.clear()
+            self._used = 0
+            self._fetcher = None
+
+    # ---- under the lock ---------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        while self._queue:
+            job = self._jobs.get(self._queue[0])
+            if job is not None and job.fetch is None:
+                if self._used and self._used + job.size > self._room:
+                    return
+                if self._start(job) is not None:
+                    self._used += job.size
+            self._queue.popleft()
+
+    def _start(self, job: _Job) -> _native.Fetch | None:
+        """Begin to fetch a chunk, unless the page cache holds it or its files cannot be opened."""
+        try:
+            ranges, lacking = [], self.forced
+            for path, offset, size in job.extents:
+                file = self._open(path)
+                job.files.append(file)
+                file.users += 1
+                ranges.append((file.number, offset, size))
+            assert self._fetcher is not None
+            for number, offset, size in ranges:
+                if lacking or not size:
+                    break
+                pages = (offset + size - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
+                lacking = self._fetcher.held(number, offset, size, _LOOK_AT) < min(pages, _LOOK_AT)
+            if lacking:
+                job.fetch = self._fetcher.read(ranges)
+                return job.fetch
+        except (OSError, ValueError) as error:
+            # It is told when the chunk is read, by who knows what it means.
+            _log.debug("%s: not fetched ahead: %s", self._corpus.name, error)
+        self._let_go(job)
+        return None
+
+    def _open(self, path: str) -> _File:
+        if self._fetcher is None:
+            self._fetcher = _native.Fetcher(self.backend, _DEPTH, self._room)
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = _File(
+                self._fetcher, path, self.direct, not self.forced, self.shared and not self.forced
+            )
+            for name, begin, end, error in self._failing:
+                if name == path:
+                    self._fetcher.fail(file.number, begin, end, error)
+            for old in [name for name, one in self._files.items() if not one.users and one is not file]:
+                if len(self._files) <= _FILES:
+                    break
+                self._fetcher.close(self._files.pop(old).number)
+        self._files.move_to_end(path)
+        return file
+
+    def _let_go(self, job: _Job) -> None:
+        for file in job.files:
+            file.users -= 1
+        job.files = []

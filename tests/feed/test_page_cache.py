@@ -1,0 +1,171 @@
+"""What a feed takes of memory that is not its own: the pages that it needs now, and none that were there before."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import feedline as fl
+from feedline.feed import disk
+
+MIB = 1 << 20
+ROWS, WIDTH = 6000, 2000  # 48 MB; text of as much
+WINDOW, AHEAD = 2 * MIB, MIB
+KINDS = ["store", "npy", "ctf", "parquet", "lz4"]
+SLACK = 6 * MIB  # heads of chunks, labels, pages around what is kept
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def data(request, tmp_path_factory):
+    """(what opens it, its files); skips where a file system lets go of no pages."""
+    folder = tmp_path_factory.mktemp(request.param)
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 9, (ROWS, WIDTH)).astype(np.float32)
+    y = np.arange(ROWS, dtype=np.float32)
+    if request.param == "npy":
+        np.save(folder / "x.npy", x)
+        np.save(folder / "y.npy", y)
+        files = [folder / "x.npy", folder / "y.npy"]
+
+        def reopen():
+            return fl.ArrayDeserializer(**{file.stem: np.load(file, mmap_mode="r") for file in files})
+    elif request.param == "ctf":
+        fl.write_ctf(folder / "a.ctf", x=fl.Value.from_dense(x), y=fl.Value.from_dense(y[:, None]))
+        files = [folder / "a.ctf"]
+
+        def reopen():
+            streams = {"x": fl.Stream(WIDTH), "y": fl.Stream(1)}
+            return fl.CTFDeserializer(folder / "a.ctf", chunk_size=MIB // 2, cache=str(folder / "index"), **streams)
+    elif request.param == "parquet":
+        table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), WIDTH), "y": y})
+        pq.write_table(table, folder / "a.parquet", row_group_size=64, compression="none", use_dictionary=False)
+        files = [folder / "a.parquet"]
+
+        def reopen():
+            return fl.ParquetDeserializer(folder / "a.parquet")
+    else:
+        compression = "lz4" if request.param == "lz4" else None
+        x = rng.random((ROWS, WIDTH), np.float32)  # so that it stays as large
+        corpus = fl.ArrayDeserializer(x=x, y=y)
+        fl.convert(corpus, folder / "data", chunk_bytes=MIB // 2, part_bytes=20 * MIB, compression=compression)
+        files = sorted((folder / "data").glob("*.arrow"))
+
+        def reopen():
+            return fl.StoreDeserializer(folder / "data")
+
+    paths = [str(file) for file in files]
+    evict(paths)
+    if held(paths) > MIB:
+        pytest.skip("the file system lets go of no pages")
+    return reopen, paths
+
+
+def evict(paths):
+    disk.evict(paths)
+
+
+def held(paths, begin=0.0, end=1.0):
+    """Bytes of (a part of) the files that the page cache holds; looking reads nothing."""
+    from feedline import _native
+
+    total = 0
+    for path in paths:
+        size = os.path.getsize(path)
+        first, last = int(size * begin), int(size * end)
+        if last - first < 1:
+            continue
+        mapped = np.memmap(path, np.uint8, "r")
+        fetcher = _native.Fetcher(depth=1)
+        number = fetcher.add(path, size, mapped.ctypes.data, None, False)
+        total += 4096 * fetcher.held(number, first, last - first, 1 << 30)
+    return total
+
+
+def mapped_in_memory(paths):
+    """Bytes of the files in this process's own page tables."""
+    total, inside = 0, False
+    with open("/proc/self/smaps", encoding="utf-8") as file:
+        for line in file:
+            head = line.split(maxsplit=5)
+            if "-" in head[0] and ":" not in head[0]:
+                inside = len(head) == 6 and head[5].strip() in paths
+            elif inside and head[0] == "Rss:":
+                total += int(head[1]) << 10
+    return total
+
+
+def options(shuffle):
+    return {"shuffle": shuffle, "read_ahead": AHEAD, "max_sweeps": 2, "partition": (0, 1)}
+
+
+@pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=WINDOW), "whole"])
+def test_a_feed_takes_what_it_needs_now(data, shuffle):
+    """Two sweeps over data many times the window: neither the page cache nor the process ever holds more of it."""
+    reopen, paths = data
+    corpus = reopen()
+    if shuffle == "whole" and not corpus.random_access:
+        pytest.skip("decoded a chunk at a time")
+    evict(paths)
+    cache = own = private = 0
+    with fl.MinibatchSource(corpus, **options(shuffle)) as feed:
+        for number, _ in enumerate(feed.minibatches(64)):
+            if number % 16 == 0:
+                cache, own = max(cache, held(paths)), max(own, mapped_in_memory(paths))
+                private = max(private, private_bytes(feed._reader))
+        stats = feed.stats()
+    assert stats.sequences == 2 * ROWS
+    assert stats.disk_bytes > 1.8 * sum(map(os.path.getsize, paths))
+    allowed = WINDOW + AHEAD + SLACK
+    assert cache < allowed
+    assert own < allowed
+    assert cache + private < 2 * WINDOW + AHEAD + 2 * SLACK
+    assert sum(map(os.path.getsize, paths)) > 1.5 * allowed
+
+
+def private_bytes(reader):
+    """What a reader holds of the data in memory of its own."""
+    ranges = getattr(reader, "ranges", None)
+    fetcher = reader._fetcher if ranges is None else ranges._fetcher
+    decoded = 0 if ranges is None else reader._stats.held_bytes
+    return decoded + (0 if fetcher is None else fetcher.memory)
+
+
+@pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=WINDOW), "whole"])
+def test_what_was_in_memory_stays_there(data, shuffle):
+    """Half of each file was somebody's: a feed over all of it neither drops it nor brings in the other half."""
+    reopen, paths = data
+    corpus = reopen()
+    if shuffle == "whole" and not corpus.random_access:
+        pytest.skip("decoded a chunk at a time")
+    evict(paths)
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(descriptor, os.path.getsize(path) // 2, 0)
+        os.close(descriptor)
+    before = held(paths, 0, 0.5)
+    with fl.MinibatchSource(corpus, **options(shuffle)) as feed:
+        for _ in feed.minibatches(64):
+            pass
+        assert feed.stats().sequences == 2 * ROWS
+    assert held(paths, 0, 0.5) >= before - MIB // 4
+    assert held(paths, 0.52, 1) < WINDOW + AHEAD + SLACK
+
+
+def test_building_an_index_leaves_no_trace(tmp_path):
+    """The text is read once, past the page cache; the index is that of text in memory."""
+    text = tmp_path / "a.ctf"
+    fl.write_ctf(text, x=fl.Value.from_dense(np.random.default_rng(0).random((4000, 500), np.float32)))
+    stream = {"x": fl.Stream(500)}
+    expected = fl.CTFDeserializer(text, cache=False, chunk_size=MIB, **stream)
+    evict([str(text)])
+    if held([str(text)]) > MIB:
+        pytest.skip("the file system lets go of no pages")
+    corpus = fl.CTFDeserializer(text, cache=False, chunk_size=MIB, **stream)
+    assert held([str(text)]) < 2 * MIB
+    assert corpus.chunks() == expected.chunks()
+    assert corpus.digest() == expected.digest()
