@@ -5,6 +5,7 @@
 #include "buffer_view.h"
 
 #include "faults.h"
+#include "unlocked.h"
 #include "feedline/guard.h"
 
 namespace nb = nanobind;
@@ -20,7 +21,7 @@ std::uint32_t checksum(nb::handle data, std::uint32_t value) {
     if (view.size() < 16384) {
         unreadable = feedline::guarded(work);
     } else {
-        nb::gil_scoped_release unlocked;
+        const feedline::bindings::Unlocked unlocked;
         unreadable = feedline::guarded(work);
     }
     if (unreadable != nullptr)

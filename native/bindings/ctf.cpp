@@ -11,12 +11,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "unlocked.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
 using feedline::CtfBytes;
+using feedline::bindings::Unlocked;
 
 template <class T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -60,7 +63,7 @@ feedline::CtfIndexer make_indexer(std::optional<nb::bytes> size_stream, bool ski
 nb::object feed(feedline::CtfIndexer& self, Input<std::uint8_t> block) {
     CtfBytes entries;
     {
-        nb::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         self.feed(block.data(), block.size(), entries);
     }
     return to_array<std::uint8_t>(entries);
@@ -122,7 +125,7 @@ nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::
 
     feedline::CtfColumns columns;
     {
-        nb::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         columns = self.parse(text.data() + start, begin.data(), size.data(), samples.data(), n, base,
                              allowed_errors);
     }

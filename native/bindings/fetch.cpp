@@ -129,7 +129,7 @@ std::size_t count_held(const Disk& disk, std::int64_t number, std::int64_t offse
     const std::int64_t first = offset / static_cast<std::int64_t>(kFetchAlign);
     const std::int64_t pages = (offset + size + static_cast<std::int64_t>(kFetchAlign) - 1) /
                                    static_cast<std::int64_t>(kFetchAlign) - first;
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     const std::int64_t looked = std::min(most, pages);
     std::size_t held = 0;
     if (file.tells() && looked == pages) {

@@ -11,6 +11,8 @@
 #include "feedline/fetch.h"
 #include "feedline/stage.h"
 
+#include "unlocked.h"
+
 namespace feedline::bindings {
 
 namespace nb = nanobind;
@@ -35,7 +37,7 @@ struct Disk {
         while (!work.done()) {
             bool done;
             {
-                nb::gil_scoped_release released;
+                const Unlocked unlocked;
                 done = fetcher.wait(work, kSignalPeriod);
             }
             if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -48,7 +50,7 @@ struct Disk {
     // Gives a work up whose end nobody wants to know.
     void cancel(Work& work) {
         if (work.done()) return;
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         fetcher.cancel(work);
     }
 };

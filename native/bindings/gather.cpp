@@ -17,6 +17,7 @@
 #include "feedline/stage.h"
 #include "fetch.h"
 #include "threads.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace feedline;
@@ -352,7 +353,7 @@ static void check_bounds(const std::string& where, const char* name, const Ints&
     std::int64_t found = 0, next = 0;
     const void* unreadable;
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         unreadable = guarded([&] {
             fault = first_fault(data, n, end);
             if (fault < 0) return;
@@ -791,7 +792,7 @@ static nb::list gather_now(const std::shared_ptr<const Table>& table, const Pick
     if (prepared.bytes <= kKeepGil) {
         run_jobs(prepared, picks, 1, outcome);
     } else {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         const bool large = prepared.bytes > kThreadedBytes;
         run_jobs(prepared, picks, large ? std::min(threads, picks.count) : 1, outcome);
     }
@@ -826,7 +827,7 @@ Copy::Copy(Prepared prepared, std::shared_ptr<Work> work)
 
 Copy::~Copy() {
     if (task_->done()) return;
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     Background::of_this_process().abandon(*task_);
 }
 
@@ -834,7 +835,7 @@ nb::list Copy::result() {
     while (!task_->done()) {
         bool done;
         {
-            nb::gil_scoped_release released;
+            const Unlocked unlocked;
             done = Background::of_this_process().finish(*task_, kSignalPeriod);
         }
         if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -1023,7 +1024,7 @@ std::uint64_t Staged::memory() {
 
 void Staged::forget() {
     outcome();
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     work_->forget();
 }
 
@@ -1089,7 +1090,7 @@ static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, st
     std::byte* to = memory(out);
     bool* real = data_of<bool>(mask);
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         pad(from, bounds.int64(), n, row_bytes, element, element_bytes, static_cast<std::size_t>(length), to,
             real);
     }
@@ -1138,7 +1139,7 @@ static std::int64_t py_first_uneven(nb::handle offsets, nb::handle lengths) {
     std::ptrdiff_t found = -1;
     const void* unreadable;
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         unreadable = guarded([&] { found = first_uneven(bounds.int64(), wanted.int32(), wanted.size()); });
     }
     if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
@@ -1152,7 +1153,7 @@ static std::int64_t py_first_bad_index(nb::handle array, nb::handle number) {
     std::size_t found = 0;
     const void* unreadable;
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         unreadable = guarded([&] {
             found = first_bad_index(indices.int32(), 0, indices.size(), static_cast<std::uint32_t>(classes));
         });
@@ -1171,7 +1172,7 @@ static nb::object copied(nb::handle array) {
     std::byte* to = memory(out);
     const void* unreadable;
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         const std::int64_t first = 0;
         const Picks one{nullptr, &first, 1};
         unreadable = guarded([&] {

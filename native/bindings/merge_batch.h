@@ -11,6 +11,7 @@
 
 #include "feedline/merge.h"
 #include "threads.h"
+#include "unlocked.h"
 
 namespace feedline::bindings {
 
@@ -97,7 +98,7 @@ public:
             run_merges(merges_, total, bytes, written, 1);
             run_merges(later, later_total, bytes, written, 1);
         } else {
-            nanobind::gil_scoped_release unlocked;
+            const Unlocked unlocked;
             run_merges(merges_, total, bytes, written, threads);
             run_merges(later, later_total, bytes, written, threads);
         }

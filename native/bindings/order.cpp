@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace feedline;
@@ -34,7 +35,7 @@ static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
                                "; larger orders are feistel's");
     nb::object out = new_array(n, numpy().uint32);
     auto* data = data_of<std::uint32_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     fisher_yates(key, static_cast<std::uint32_t>(n), data);
     return out;
 }
@@ -47,7 +48,7 @@ static nb::object py_feistel(std::uint64_t key, std::uint64_t n, std::uint64_t f
                                ", got first = " + number(first) + ", count = " + number(count));
     nb::object out = new_array(count, numpy().int64);
     auto* data = data_of<std::int64_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     feistel(key, n, first, count, data);
     return out;
 }
@@ -56,7 +57,7 @@ static nb::object py_fingerprint(std::uint64_t h, nb::handle ordinals) {
     const Ints in(ordinals, "ordinals", {Ints::kInt64});
     nb::object out = new_array(in.size(), numpy().uint64);
     auto* data = data_of<std::uint64_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     fingerprint(h, in.int64(), in.size(), data);
     return out;
 }
@@ -74,7 +75,7 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
     auto* index_data = data_of<std::int64_t>(index);
     std::ptrdiff_t outside;
     {
-        nb::gil_scoped_release released;
+        const Unlocked unlocked;
         outside = places.type() == Ints::kInt64
                       ? locate(begins.int64(), slots, places.int64(), places.size(), slot_data, index_data)
                       : locate(begins.int64(), slots, places.uint32(), places.size(), slot_data, index_data);
@@ -93,7 +94,7 @@ static nb::tuple py_locate(nb::handle starts, nb::handle t) {
 static nb::object py_cntk_chunk_order(std::uint64_t seed, std::uint64_t chunks) {
     nb::object out = new_array(chunks, numpy().int64);
     auto* data = data_of<std::int64_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     cntk_chunk_order(seed, chunks, data);
     return out;
 }
@@ -119,7 +120,7 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
                                number(end.int64()[c]) + ") for c = " + number(c));
     nb::object out = new_array(static_cast<std::size_t>(total), numpy().int64);
     auto* data = data_of<std::int64_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     cntk_sequence_order(seed, sizes.int64(), begin.int64(), end.int64(), chunks, data);
     return out;
 }
@@ -127,7 +128,7 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
 static nb::object py_cntk_numbers(std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
     nb::object out = new_array(count, numpy().uint64);
     auto* data = data_of<std::uint64_t>(out);
-    nb::gil_scoped_release released;
+    const Unlocked unlocked;
     cntk_numbers(seed, first, count, data);
     return out;
 }

@@ -6,6 +6,7 @@
 
 #include "arrays.h"
 #include "buffer_view.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -13,6 +14,7 @@ using namespace nb::literals;
 namespace {
 
 using feedline::bindings::BufferView;
+using feedline::bindings::Unlocked;
 
 // ValueError(what, byte).
 [[noreturn]] void raise(const feedline::ParquetError& error) {
@@ -32,7 +34,7 @@ nb::tuple footer(nb::handle data) {
     const BufferView view(data);
     feedline::ParquetFooter found;
     try {
-        const nb::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         found = feedline::parse_parquet_footer(static_cast<const std::uint8_t*>(view.data()), view.size());
     } catch (const feedline::ParquetError& error) {
         raise(error);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "arrays.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -12,6 +13,7 @@ using namespace feedline;
 using feedline::bindings::describe;
 using feedline::bindings::number;
 using feedline::bindings::raise;
+using feedline::bindings::Unlocked;
 
 namespace {
 
@@ -65,7 +67,7 @@ void unlocked_if_long(std::size_t n, Call call) {
     if (n < kHoldGil) {
         call();
     } else {
-        nb::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         call();
     }
 }

@@ -181,7 +181,6 @@ def test_numbers_at_the_edges_are_mxnets(case):
         (mx.sym.arange(3, 1), {}, "numbers between start and stop"),
         (mx.sym.arange(1, 3, step=0), {}, "step other than 0"),
         (mx.sym.contrib.BilinearResize2D(X, mode="odd_scale"), {"x": (1, 1, 2, 2)}, "scale_height and"),
-        (mx.sym.contrib.BilinearResize2D(X, height=0), {"x": (1, 1, 2, 2)}, "from 1, got"),
         (mx.sym.contrib.AdaptiveAvgPooling2D(X, output_size=(1, 2, 3)), {"x": (1, 1, 2, 2)}, "as output_size"),
         (mx.sym.SequenceMask(X, axis=2), {"x": (2, 3, 4)}, "time as axis 0 or 1, got 2"),
         (mx.sym.SequenceLast(X, Y, use_sequence_length=True), {"x": (2, 3), "y": (2,)}, "Shape inconsistent"),
@@ -198,3 +197,43 @@ def test_numbers_at_the_edges_are_mxnets(case):
 def test_shapes_that_do_not_fit_are_refused(symbol, shapes, said):
     with pytest.raises(mx.MXNetError, match=said):
         symbol.infer_shape(**shapes)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: mx.sym.contrib.BilinearResize2D(X, height=0),
+            "height of operator .*BilinearResize2D: .*from 1 to 10000",
+        ),
+        (lambda: mx.sym.contrib.BilinearResize2D(X, width=10001), "width of operator .*: expected from 1 to 10000"),
+        (
+            lambda: mx.sym.FullyConnected(X, num_hidden=0),
+            "num_hidden of operator FullyConnected: expected from 1, got '0'",
+        ),
+        (lambda: mx.sym.Convolution(X, kernel=(1, 1), num_filter=-1), "num_filter of operator .*: expected from 1"),
+        (lambda: mx.sym.Convolution(X, kernel=(1, 1), num_filter=2, num_group=0), "num_group of .*: expected from 1"),
+        (lambda: mx.sym.Embedding(X, input_dim=0, output_dim=1), "input_dim of operator Embedding: expected from 1"),
+        (lambda: mx.sym.Embedding(X, input_dim=1, output_dim=0), "output_dim of operator Embedding: expected from 1"),
+        (lambda: mx.sym.Dropout(X, p=1.5), "p of operator Dropout: expected from 0 to 1, got '1.5'"),
+        (lambda: mx.sym.Dropout(X, p="nan"), "p of operator Dropout: expected from 0 to 1, got 'nan'"),
+        (lambda: mx.sym.SoftmaxOutput(X, smooth_alpha=2), "smooth_alpha of .*: expected from 0 to 1"),
+        (lambda: mx.sym.split(X, num_outputs=0), "num_outputs of operator .*: expected from 1"),
+        (lambda: mx.sym.concat(X, num_args=0), "num_args of operator Concat: expected from 1"),
+        (lambda: mx.sym.RNN(X, state_size=0, num_layers=1, mode="lstm"), "state_size of operator RNN: expected from 1"),
+        (lambda: mx.sym.FullyConnected(X, num_hidden=2**31), "num_hidden of .*: expected a number of 32 bits"),
+        (lambda: mx.sym.FullyConnected(X, num_hidden=1.5), "num_hidden of .*: expected a whole number, got '1.5'"),
+        (lambda: mx.sym.cast(X, dtype="object"), "dtype of operator .*: expected one of float32"),
+    ],
+)
+def test_settings_out_of_range_are_refused_where_they_stand(make, said):
+    """As in MXNet: when the node is made, before any shape is known."""
+    with pytest.raises(mx.MXNetError, match=said):
+        make()
+
+
+def test_what_torch_cannot_do_is_mxnets_error_and_names_the_node():
+    symbol = mx.sym.one_hot(X, depth=2, off_value="nan", dtype="int32", name="hot")
+    executor = symbol.bind(mx.cpu(), {"x": mx.nd.zeros((1,))})
+    with pytest.raises(mx.MXNetError, match="Error in operator hot: RuntimeError: value cannot be converted"):
+        executor.forward()

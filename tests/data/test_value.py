@@ -230,3 +230,43 @@ def test_a_data_error_survives_another_process():
 
 class NamedDataError(DataError):
     """One of a user's own."""
+
+
+HANDED_ON = {
+    "dense": lambda value: value.dense(),
+    "padded": Value.padded,
+    "class_indices": lambda value: value.class_indices(),
+    "to_scipy": lambda value: value.to_scipy(),
+    "sequences": lambda value: [row.dense() for row in value],
+    "slice": lambda value: value.slice(2, 4).to_scipy(),
+    "torch": Value.torch,
+    "torch, packed": lambda value: value.torch(layout="packed"),
+    "array": np.asarray,
+    "select": lambda value: value.select([3]),
+}
+
+
+@pytest.mark.parametrize("way", HANDED_ON)
+@pytest.mark.parametrize("index", [-1, 7, 2**31 - 1, -(2**31)])
+def test_no_index_out_of_range_is_handed_on(way, index):
+    """SciPy and torch write where an index points; `class_indices` would give a class that there is none of."""
+    pytest.importorskip("torch")
+    value = Value.one_hot([1, 2, 3, 4, 5], 7)
+    value.indices[3] = index  # as a damaged file has it
+    with pytest.raises(DataError, match=rf"expected indices in \[0, 7\), got {index}"):
+        HANDED_ON[way](value)
+
+
+def test_an_index_out_of_range_is_told_with_its_sequence():
+    value = Value.one_hot([[0], [1, 2], [3, 4]], 5)
+    value.indices[4] = 5
+    with pytest.raises(DataError, match="got 5 in the sequence at index 2"):
+        value.to_scipy()
+
+
+def test_what_lies_under_a_mask_is_no_data():
+    masked = np.ma.masked_array([1.0, 2.0], [False, True])
+    for make in (Value.from_dense, lambda data: Value.from_sequences([data])):
+        with pytest.raises(ValueError, match="masked entries"):
+            make(masked)
+        assert make(np.ma.masked_array([1.0, 2.0])).rows.tolist() == [1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
 import signal
@@ -458,3 +459,45 @@ def test_what_only_reading_tells_is_not_counted():
     for count in ("num_sequences", "num_samples"):
         with pytest.raises(ValueError, match="without chunk_info cannot be counted"):
             getattr(feed, count)
+
+
+COUNTS = [np.int64(5), np.array(5), np.uint8(5)]
+
+
+@pytest.mark.parametrize("five", COUNTS)
+def test_what_counts_as_an_int_becomes_one(five):
+    """States are JSON, wherever their numbers came from."""
+    feed = source()
+    feed.count_label_samples(five)
+    assert json.loads(json.dumps(feed.state_dict()))["label_samples"] == 5
+    feed.seek(fl.Position(five, five, five, five))
+    assert json.loads(json.dumps(feed.state_dict()))["sequence"] == 5
+    feed.seek(samples=five)
+    state = json.loads(json.dumps(feed.state_dict()))
+    source().load_state_dict(state)
+    assert state["samples"] >= 5
+    assert next(feed.plan(5, start=fl.Position(five, five))).position[:2] == (5, 5)
+
+
+def test_a_tensor_with_a_count_is_one():
+    torch = pytest.importorskip("torch")
+    feed = source()
+    feed.count_label_samples(torch.tensor([True, False, True]).sum())
+    assert json.loads(json.dumps(feed.state_dict()))["label_samples"] == 2
+
+
+@pytest.mark.parametrize("no_count", [2.0, 2.5, True, float("nan"), "5", None, np.float32(5), -1, 2**63])
+def test_no_state_is_made_that_cannot_be_loaded(no_count):
+    feed = source()
+    before = feed.state_dict()
+    error = ValueError if type(no_count) is int else TypeError
+    with pytest.raises(error, match="expected a count of label samples"):
+        feed.count_label_samples(no_count)
+    for field in ("sweep", "ordinal", "samples", "label_samples"):
+        with pytest.raises((TypeError, IndexError), match="expected"):
+            feed.seek(fl.Position(**{field: no_count}))
+    with pytest.raises((TypeError, IndexError, ValueError), match="expected"):
+        feed.seek(samples=no_count)
+    with pytest.raises(TypeError, match="expected a Position"):
+        feed.seek((0, 3))
+    assert feed.state_dict() == before

@@ -224,3 +224,11 @@ def test_a_state_that_is_nested_too_deeply_is_refused(tmp_path):
         deep = [deep]
     with pytest.raises(TypeError, match="JSON"):
         tensor_file.check_json({"deep": deep})
+
+
+def test_conjugates_and_negatives_are_not_what_they_share_memory_with(tmp_path):
+    numbers = torch.complex(torch.ones(3), torch.ones(3))
+    given = {"a": numbers, "b": numbers.conj(), "c": numbers.imag, "d": numbers.conj().imag}
+    save_tensors(tmp_path / "t", given)
+    tensors, _ = load_tensors(tmp_path / "t")
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in given.items())

@@ -351,3 +351,10 @@ def test_kill_at_any_instant(tmp_path):
         assert torch.equal(found.tensors["a"], torch.full((200_000,), float(found.state["n"])))
     store.save(10**6, {}, {})
     assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("name", [f"{10**30}-0", "²-0", "-1-0", "", "x"])
+def test_unfinished_folders_of_any_name_keep_nothing_from_being_saved(tmp_path, name):
+    (tmp_path / f".writing-{name}").mkdir()
+    Checkpoints(tmp_path).save(1, {}, {})
+    assert os.listdir(tmp_path) == ["checkpoint-000001-1"]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from feedline import _native
+from feedline.data.faults import locate
 from feedline.data.schema import Schema, Stream
 from feedline.errors import DataError, SchemaError
 
@@ -80,7 +81,7 @@ class Value(abc.ABC):
             rows: one row a sample.
             offsets: int64 (num_sequences + 1,) from 0 to num_samples, never falling; None: a row a sequence.
         """
-        rows = np.asarray(rows)
+        rows = unmasked(rows)
         if rows.ndim == 0:
             raise ValueError("expected rows with at least one dimension (num_samples, ...), got a scalar")
         return DenseValue(rows, _checked_offsets(offsets, len(rows)))
@@ -141,7 +142,7 @@ class Value(abc.ABC):
                 widths.pop(),
                 ends,
             )
-        arrays = [np.asarray(s, dtype) for s in sequences]
+        arrays = [np.asarray(unmasked(s), dtype) for s in sequences]
         for i, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
                 raise ValueError(
@@ -538,11 +539,36 @@ class SparseValue(Value):
         ((indptr, indices, values, offsets),) = _gather(self, which)
         return SparseValue(indptr, indices, values, self.classes, offsets)
 
+    def checked_indices(self) -> NDArray[np.int32]:
+        """`indices`, each of which is a class. Whatever hands them to others asks here.
+
+        Indices of minibatches, and of values that were made of arrays, have been looked at. Those of a view of a file
+        say what the file says, and SciPy and torch would read and write foreign memory with them. One pass: 0.3 us, and
+        a tenth of a nanosecond an index.
+
+        Raises:
+            DataError: one is out of range, or its file was cut.
+        """
+        indices = np.ascontiguousarray(self.indices)
+        at = _native.first_bad_index(indices, self.classes)
+        if at < 0:
+            return self.indices
+        place = locate(indices.ctypes.data + at * indices.itemsize)
+        row = int(np.searchsorted(self.indptr, at, side="right")) - 1
+        raise DataError(
+            f"expected indices in [0, {self.classes}), got {indices[at]} in the sequence at index "
+            f"{int(np.searchsorted(self.offsets, row, side='right')) - 1}",
+            path=None if place is None else place.path,
+            byte=None if place is None else place.byte,
+            hint="the data is damaged; write it again",
+        )
+
     def dense(self) -> DenseValue:
         """Dense rows (num_samples, classes); repeated indices add up."""
+        indices = self.checked_indices()
         rows = np.zeros((self.num_samples, self.classes), self.dtype)
         at = np.repeat(np.arange(self.num_samples), np.diff(self.indptr))
-        np.add.at(rows, (at, self.indices), self.values)
+        np.add.at(rows, (at, indices), self.values)
         return DenseValue(rows, self._offsets)
 
     def class_indices(self) -> DenseValue:
@@ -553,12 +579,12 @@ class SparseValue(Value):
         """
         if len(self.indices) != self.num_samples or (np.diff(self.indptr) != 1).any():
             raise ValueError("expected exactly one non-zero in every sample; use .to_scipy() for other sparse rows")
-        return DenseValue(self.indices.astype(np.int64), self._offsets)
+        return DenseValue(self.checked_indices().astype(np.int64), self._offsets)
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """The rows as a SciPy CSR matrix sharing this value's memory."""
         return _scipy_sparse().csr_matrix(
-            (self.values, self.indices, self.indptr), shape=(self.num_samples, self.classes)
+            (self.values, self.checked_indices(), self.indptr), shape=(self.num_samples, self.classes)
         )
 
     def __eq__(self, other: object) -> bool:
@@ -580,6 +606,17 @@ class SparseValue(Value):
     def describe(self) -> str:
         """One line: dtype, counts, shape, kind."""
         return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
+
+
+def unmasked(data: ArrayLike) -> NDArray[Any]:
+    """As `np.asarray`, which would hand out what lies under a mask.
+
+    Raises:
+        ValueError: some entries are masked.
+    """
+    if isinstance(data, np.ndarray) and type(data) is not np.ndarray and np.ma.is_masked(data):
+        raise ValueError("expected numbers, got an array with masked entries; say what stands for them: .filled(...)")
+    return np.asarray(data)
 
 
 def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream, Value
+from feedline.data.value import unmasked
 from feedline.errors import SchemaError
 
 
@@ -52,7 +53,7 @@ def given_value(name: str, stream: Stream, data: Any, where: str) -> Value:
     try:
         value = _value(stream, data)
         value.check(name, stream)
-    except (TypeError, ValueError, SchemaError) as error:
+    except (TypeError, ValueError, RuntimeError, SchemaError) as error:  # RuntimeError: a tensor with a gradient
         raise SchemaError(f"{error} (stream `{name}` from {where})") from error
     return value
 
@@ -63,12 +64,12 @@ def _value(stream: Stream, data: Any) -> Value:
     if hasattr(data, "tocsr"):
         return Value.from_scipy(_cast(data.tocsr(), stream.dtype))
     if not isinstance(data, (list, tuple)):
-        return Value.from_dense(np.ascontiguousarray(_cast(np.asarray(data), stream.dtype)))
+        return Value.from_dense(np.ascontiguousarray(_cast(unmasked(data), stream.dtype)))
     if len(data) == 0:
         return Value.empty(stream)
     if hasattr(data[0], "tocsr"):
         return Value.from_sequences([_cast(matrix.tocsr(), stream.dtype) for matrix in data], stream.dtype)
-    arrays = [_cast(np.asarray(item), stream.dtype) for item in data]
+    arrays = [_cast(unmasked(item), stream.dtype) for item in data]
     if all(array.ndim == 0 for array in arrays):
         return Value.from_dense(np.array(arrays, stream.dtype))
     for i, array in enumerate(arrays):

@@ -320,6 +320,7 @@ class MinibatchSource:
         size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.peek(partition)
         if start is not None:
+            start = states.given_position(start)
             states.check_position(self._timeline, start)
             cursor = self._cursor_at(states.Place(start, None, []))
         else:
@@ -358,8 +359,7 @@ class MinibatchSource:
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
-        p = self._place.position
-        self._place = self._place._replace(position=p._replace(label_samples=p.label_samples + count))
+        self._place = self._place._replace(position=states.counted(self._place.position, count))
 
     def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
         """Go to a place on the axis, forwards or backwards; reads no data where chunk sizes are known.
@@ -380,10 +380,12 @@ class MinibatchSource:
             assert samples is not None
             if isinstance(self._timeline, UnsizedOrder):
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
+            samples = states.integer("samples", samples)
             if not 0 <= samples <= states.LARGEST:
                 raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
+            position = states.given_position(position)
             states.check_position(self._timeline, position)
         self._jump(states.Place(position, None, []))
 

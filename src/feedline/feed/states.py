@@ -8,6 +8,7 @@ O(chunks) once for the identity; checking a place reads nothing.
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -140,6 +141,45 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             current={"lanes": None},
         )
     return Place(position, fingerprint, unfinished)
+
+
+def integer(what: str, value: Any) -> int:
+    """An integer of the caller's as Python's own, which JSON can say.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, (bool, str)):
+        raise TypeError(f"expected {what} as an int, got {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"expected {what} as an int, got {shown(value, 80)}") from None
+
+
+def counted(position: Position, label_samples: Any) -> Position:
+    """The position with so many label samples more on its clock.
+
+    Raises:
+        TypeError, ValueError: that is no count.
+    """
+    total = position.label_samples + integer("a count of label samples", label_samples)
+    if not position.label_samples <= total <= LARGEST:
+        raise ValueError(f"expected a count of label samples of at least 0, up to 2**63 - 1 in all, got {total}")
+    return position._replace(label_samples=total)
+
+
+def given_position(position: Any) -> Position:
+    """A position of the caller's, its fields in Python's integers.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(position, Position):
+        raise TypeError(f"expected a Position, got {shown(position, 80)}")
+    fields = position._asdict()
+    given = {name: integer(name, value) for name, value in fields.items() if (name, value) != ("window", None)}
+    return Position(**given)
 
 
 def check_position(timeline: Timeline, p: Position) -> None:

@@ -173,8 +173,7 @@ class UserMinibatchSource(abc.ABC):
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock; trainers call it once an update."""
-        p = self._progress.position
-        self._progress.position = p._replace(label_samples=p.label_samples + count)
+        self._progress.position = states.counted(self._progress.position, count)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the source stands, in JSON types: the clock, and what ``get_checkpoint_state`` says.

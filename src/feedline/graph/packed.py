@@ -309,7 +309,7 @@ def _sparse(value: SparseValue, device: torch.device, dtype: torch.dtype) -> Spa
     one_hot = ones and len(value.indices) == value.num_samples and bool((np.diff(value.indptr) == 1).all())
     return SparseRows(
         _tensor(value.indptr, device, None),
-        _tensor(value.indices, device, torch.int64),
+        _tensor(value.checked_indices(), device, torch.int64),
         None if ones else _tensor(value.values, device, dtype),
         value.classes,
         one_hot,

@@ -111,7 +111,8 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
     for name, tensor in tensors.items():
-        plain = tensor.detach()
+        # Conjugates and negatives may be views that share the memory of what they are of.
+        plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.dtype not in _DTYPES:
             raise TypeError(f"expected tensor `{name}` of a dtype that a checkpoint can hold, got {plain.dtype}")
         where = (plain.device, plain.data_ptr(), plain.shape, plain.stride(), plain.dtype)

@@ -63,7 +63,7 @@ def _csr(value: Value) -> torch.Tensor:
         # its kernels add duplicates up and none needs sorted columns.
         return torch.sparse_csr_tensor(
             _share(value.indptr),
-            _share(value.indices.astype(np.int64)),
+            _share(value.checked_indices().astype(np.int64)),
             _share(value.values),
             size=(value.num_samples, value.classes),
             check_invariants=False,

@@ -23,7 +23,7 @@ from feedline.mxnet.context import Context
 from feedline.mxnet.ndarray import NDArray
 from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, lengths, told
 from feedline.mxnet.symbol._lower import lower
-from feedline.mxnet.symbol._node import Entry, Node, variables
+from feedline.mxnet.symbol._node import Entry, Node, variables, within
 from feedline.mxnet.symbol._symbol import Symbol
 
 __all__ = ["Executor"]
@@ -130,6 +130,7 @@ class Executor:
         Raises:
             TypeError: a name that is no argument.
             ValueError: an array of another shape.
+            MXNetError: an operator cannot do it; it names the node.
         """
         if kwargs:
             ours = self.arg_dict
@@ -153,7 +154,8 @@ class Executor:
             feeds[self._leaves[node]] = Packed(tensor)
         self._network.train(is_train)
         # Arrays that operators make out of nothing lie there too; on the CPU they do so anyway, and faster.
-        with torch.set_grad_enabled(is_train), device if device.type != "cpu" else nullcontext():
+        place = device if device.type != "cpu" else nullcontext()
+        with torch.set_grad_enabled(is_train), place, within(self._symbol.name or "group"):
             self._results = [packed.data for packed in self._network(feeds)]
         self.outputs = [NDArray(result.detach(), self._ctx) for result in self._results]
         return self.outputs
@@ -178,7 +180,8 @@ class Executor:
         found: Sequence[Any] = [None] * len(wanted)
         if pairs and wanted:
             ys, gs = zip(*pairs, strict=True)
-            found = torch.autograd.grad(ys, wanted, gs, retain_graph=True, allow_unused=True)
+            with within(self._symbol.name or "group"):
+                found = torch.autograd.grad(ys, wanted, gs, retain_graph=True, allow_unused=True)
         for i, gradient in zip(self._tracked, found, strict=True):
             target = self.grad_arrays[i]
             if target is None:
@@ -193,8 +196,8 @@ class Executor:
         if given and len(given) != len(self._results):
             raise MXNetError(f"expected {len(self._results)} gradients from above, one an output, got {len(given)}")
         found = []
-        for i, (entry, result) in enumerate(zip(self._symbol.entries, self._results, strict=True)):
-            name = self._symbol.list_outputs()[i]
+        outputs = zip(self._symbol.list_outputs(), self._symbol.entries, self._results, strict=True)
+        for i, (name, entry, result) in enumerate(outputs):
             if given and given[i] is not None:
                 tensor = given[i].tensor.to(result.device, result.dtype)
                 if tensor.shape != result.shape:

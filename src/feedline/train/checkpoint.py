@@ -35,6 +35,7 @@ from feedline.interop.tensor_file import check_json, load_contents, save_tensors
 VERSION = 2
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-([0-9]{1,18})-([0-9]{1,19})"), ".writing-"
+_PROCESS = re.compile(r"[0-9]{1,9}")
 #: Looks like one, but has a serial number that none of ours reaches and that no other could follow.
 _STRANGE = re.compile(r"checkpoint-[0-9]+-[0-9]+")
 #: The seal stands in the first bytes of a state.
@@ -172,7 +173,7 @@ class Checkpoints:
         for path in self.folder.glob(f"{_TEMPORARY}*"):
             pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
             # One of our own number is a dead namesake's: containers give out the same few numbers again and again.
-            if not pid.isdigit() or int(pid) == os.getpid() or not _alive(int(pid)):
+            if not _PROCESS.fullmatch(pid) or int(pid) == os.getpid() or not _alive(int(pid)):
                 shutil.rmtree(path, ignore_errors=True)
 
 

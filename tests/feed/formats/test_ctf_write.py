@@ -137,3 +137,11 @@ def test_full_disk(mounted, tmp_path):
     with pytest.raises(fl.DataError, match="expected room"):
         fl.write_ctf(folder / "out.ctf", x=np.ones((50_000, 1), np.float32))
     assert list(folder.iterdir()) == []
+
+
+def test_an_index_that_is_no_class_is_not_written(tmp_path):
+    value = fl.Value.one_hot([1, 2, 3], 4)
+    value.indices[1] = 4  # as a view of a damaged store has it
+    with pytest.raises(fl.DataError, match=r"expected indices in \[0, 4\), got 4"):
+        fl.write_ctf(tmp_path / "out.ctf", y=value)
+    assert not any(tmp_path.iterdir())

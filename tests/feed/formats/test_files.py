@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import fcntl
 import os
 import resource
@@ -445,3 +446,82 @@ def test_a_row_group_is_read_by_open_corpus_within_memory(tmp_path):
     (tmp_path / "a.ctf").write_text("|x 1 2\n" * 1000)
     with pytest.raises(fl.DataError, match=r"\(memory\)"):
         fl.open_corpus(tmp_path / "a.ctf", memory=1000).read(0)
+
+
+# ---- disks that fail ----------------------------------------------------------------------------------
+
+
+def fail_at(monkeypatch, path, name, number, code):
+    """Have the ``number``-th call of ``os.name`` for the open file ``path`` fail; returns how many there were."""
+    real, calls = getattr(os, name), []
+
+    def call(file, *arguments, **options):
+        if os.path.samefile(f"/proc/self/fd/{file}", path):
+            calls.append(None)
+            if len(calls) == number:
+                raise OSError(code, os.strerror(code))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(os, name, call)
+    return calls
+
+
+def a_compressed_store(folder):
+    fl.convert(fl.ArrayDeserializer(x=np.zeros((50, 2))), folder / "store", compression="zstd")
+    return folder / "store" / "part-00000.arrow", lambda: fl.StoreDeserializer(folder / "store")
+
+
+def a_ctf_file(folder):
+    path = folder / "data.ctf"
+    path.write_text("|x 1 2\n" * 50 + "|x 1 2 3\n")
+    return path, lambda: fl.CTFDeserializer(path, x=fl.Stream(2), cache=False)
+
+
+def what_is_no_ctf(folder):
+    path = folder / "data.ctf"
+    path.write_text("nothing\n")
+    return path, lambda: fl.CTFDeserializer(path, x=fl.Stream(2), cache=False)
+
+
+def a_parquet_file(folder):
+    path = folder / "data.parquet"
+    pq.write_table(pa.table({"x": [[1.0] * (1 + i % 3) for i in range(50)]}), path)
+    return path, lambda: fl.ParquetDeserializer(path)
+
+
+@pytest.mark.parametrize("make", [a_compressed_store, a_ctf_file, what_is_no_ctf, a_parquet_file])
+@pytest.mark.parametrize("name", ["pread", "preadv", "fstat"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_at_any_read_is_told_with_the_file(tmp_path, make, name, code):
+    """NFS says ESTALE of a file that was replaced on the server."""
+    path, corpus = make(tmp_path)
+    number, failed = 0, True
+    while failed:
+        number += 1
+        with pytest.MonkeyPatch.context() as patch:
+            calls = fail_at(patch, path, name, number, code)
+            try:
+                with fl.MinibatchSource(
+                    corpus(), shuffle=False, max_sweeps=1, on_error="skip", quarantine=tmp_path / "bad"
+                ) as source:
+                    source.next_minibatch(100)
+                    source.state_dict()
+            except fl.DataError as error:
+                assert error.path == str(path)  # noqa: PT017  # what is no CTF is told either way
+            failed = len(calls) >= number
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        fl.open_corpus,
+        fl.ParquetDeserializer,
+        lambda path: fl.CTFDeserializer(path, x=fl.Stream(2)),
+        fl.StoreDeserializer,
+    ],
+)
+def test_a_place_that_nobody_can_look_at_is_told(look):
+    name = "x" * 300  # longer than any file system allows
+    with pytest.raises(fl.DataError) as error:
+        look(name)
+    assert error.value.path == name

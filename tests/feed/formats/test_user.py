@@ -423,3 +423,15 @@ def test_user_corpora_are_joined_by_their_keys():
     feed = fl.MinibatchSource(joined, seed=1, max_sweeps=1)
     pairs = [(x[0, 0] if len(x) else -1, k[0, 0] if len(k) else -1) for m in feed for x, k in zip(m["x"], m["k"])]  # noqa: B905
     assert sorted(pairs) == [(i, 18 - i) for i in range(19)]
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_what_cannot_be_taken_as_numbers_is_told_with_its_chunk(as_list):
+    """NumPy would hand out what lies under a mask, and torch refuses by a RuntimeError."""
+    torch = pytest.importorskip("torch")
+    masked = np.ma.masked_array(np.ones((3, 2), np.float32), [[False, True]] * 3)
+    for data, message in ((masked, "masked entries"), (torch.ones(3, 2, requires_grad=True), "requires grad")):
+        rows = Rows([[1]])
+        rows.get_chunk = lambda _, data=data: {"x": [data] if as_list else data}
+        with pytest.raises(fl.SchemaError, match=rf"{message}.*stream `x` from get_chunk\(0\) of Rows"):
+            fl.MinibatchSource(rows).next_minibatch(3)

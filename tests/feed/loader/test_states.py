@@ -61,13 +61,13 @@ def kinds():
     z[10] = 7
     made = {
         "array": (x, x + 1),
-        "structured": (np.array([*zip(y, y)], "i8,i8"), np.array([*zip(y, z)], "i8,i8")),
+        "structured": (np.array([*zip(y, y, strict=True)], "i8,i8"), np.array([*zip(y, z, strict=True)], "i8,i8")),
         "dtype": (y, y.astype(np.int32)),
         "shape": (np.zeros((20, 4)), np.zeros((20, 2, 2))),
         "columns": ((x, y), (x, z)),
         "named columns": ({"x": x, "y": y}, {"x": x, "z": y}),
         "range": (range(20), range(1, 21)),
-        "list": (list(range(20)), list(range(19)) + [99]),
+        "list": (list(range(20)), [*range(19), 99]),
         "texts": ([f"{i}.png" for i in range(20)], [f"{i}.jpg" for i in range(20)]),
         "rows": ([(f"{i}", i, None, 0.5) for i in range(20)], [(f"{i}", i, None, 0.25) for i in range(20)]),
         "dictionaries": ([{"x": row, "y": 1} for row in x], [{"x": row, "y": True} for row in x]),
@@ -459,7 +459,7 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
     loader.load_state_dict(state)
     data.append(10)
     for ask in (lambda: len(loader), lambda: iter(loader)):
-        with pytest.raises(ValueError, match="expected 10 items, .*got 11"):
+        with pytest.raises(ValueError, match=r"expected 10 items, .*got 11"):
             ask()
 
 

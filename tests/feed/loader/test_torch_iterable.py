@@ -184,30 +184,31 @@ def test_chains(Loader, workers):
 
 
 class Waits(IterableDataset):
-    """Worker 0 has nothing before worker 1 has given three."""
+    """Worker 0 has nothing before a file is there."""
 
-    def __init__(self, folder) -> None:
-        self.folder = folder
+    def __init__(self, file) -> None:
+        self.file = file
 
     def __iter__(self):
         if get_worker_info().id == 0:
-            assert wait_until(lambda: (self.folder / "3").exists())
+            assert wait_until(self.file.exists)
             yield from range(3)
         else:
-            for i in range(1, 4):
-                yield 100 * i
-                (self.folder / str(i)).touch()
+            yield from (100, 200, 300)
 
 
 @pytest.mark.parametrize("in_order", [False, True])
 def test_in_order_or_as_they_come(Loader, in_order, tmp_path):
-    loader = Loader(Waits(tmp_path), batch_size=None, num_workers=2, prefetch_factor=4, in_order=in_order)
-    got = list(loader)
-    assert sorted(got) == [0, 1, 2, 100, 200, 300]
+    file = tmp_path / "go"
+    loader = Loader(Waits(file), batch_size=None, num_workers=2, prefetch_factor=4, in_order=in_order)
     if in_order:
-        assert got == [0, 100, 1, 200, 2, 300]
+        file.touch()
+        assert list(loader) == [0, 100, 1, 200, 2, 300]
     else:
-        assert got[:2] == [100, 200]
+        batches = iter(loader)
+        assert [next(batches), next(batches)] == [100, 200]
+        file.touch()
+        assert sorted(batches) == [0, 1, 2, 300]
 
 
 def test_tensors_of_an_iterable(Loader):

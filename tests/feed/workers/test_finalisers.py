@@ -1,7 +1,7 @@
 """Garbage in any order: the collector, the end of the interpreter and forks may finalise in whatever order they like.
 
-Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came through;
-no process, descriptor or mapping of a pool may be left then, nor afterwards.
+Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came
+through; no process, descriptor or mapping of a pool may be left then, nor afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from tests.feed.workers.tasks import alive, eventually
 
 HEAD = """
-import gc, itertools, os, sys, threading, time, warnings
+import gc, itertools, os, random, sys, threading, time, warnings
 import numpy as np
 warnings.simplefilter("ignore")
 import feedline as fl
@@ -93,8 +93,8 @@ def test_by_hand_in_every_order(through, kind):
             batches = [next(iterator) for iterator in iterators]
             print(*loader.pids)
             gc.collect()
-            ours = [o for o in gc.get_objects() if type(o).__module__.startswith("feedline") and hasattr(o, "__del__")]
-            ours = list(itertools.islice(itertools.permutations(ours), order, None, 7))[0] if ours else []
+            ours = [o for o in gc.get_objects() if hasattr(o, "__del__") and "feedline" in str(type(o).__module__)]
+            random.Random(order).shuffle(ours)
             found += len(ours)
             for each in ours:
                 each.__del__()
@@ -287,9 +287,9 @@ def test_memory_and_views_in_every_order(through):
             held = [table, memory, loan, view, array]
             del table, memory, loan, view, array
             for i in order:
-                assert watched[7] == 1
                 held[i] = None
-            assert watched[7] == 0
+                # The loan lives as long as itself or a view of it.
+                assert watched[7] == any(one is not None for one in held[2:])
         for bad in ((-1, 10), (0, 0)):
             try:
                 _native.SharedMemory(*bad)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.maps import MappedRange
-from feedline.data.value import DenseValue, SparseValue, as_arrays
+from feedline.data.value import DenseValue, SparseValue, as_arrays, unmasked
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.content import ContentDigest
 from feedline.feed.formats.file_maps import mapped_ranges
@@ -219,8 +219,10 @@ def _convert(data: Any) -> Value:
     if isinstance(data, np.ndarray):
         return _from_array(data)
     if hasattr(data, "__dlpack__"):
+        # torch hands out the memory of a tensor with a sign that is still to be turned, and says nothing.
+        resolved = data.resolve_neg() if hasattr(data, "resolve_neg") else data
         try:
-            return _from_array(np.from_dlpack(data))
+            return _from_array(np.from_dlpack(resolved))
         except (BufferError, RuntimeError, TypeError) as error:
             raise ValueError(f"{error}; hand over a CPU array, for torch x.detach().cpu()") from error
     if hasattr(data, "numpy"):
@@ -236,6 +238,7 @@ def _convert(data: Any) -> Value:
 def _from_array(array: NDArray[Any]) -> Value:
     if array.ndim == 0:
         raise ValueError("expected an array (N, ...) with one row a sequence, got a scalar")
+    array = unmasked(array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"expected numbers or bools, got dtype {array.dtype}; encode it first, e.g. as class indices")
     return Value.from_dense(array)
@@ -258,7 +261,7 @@ def _from_list(items: Sequence[Any]) -> Value:
         raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
     if hasattr(items[0], "tocsr"):
         return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
-    arrays = [item if isinstance(item, np.ndarray) else np.asarray(item) for item in items]
+    arrays = [unmasked(item) for item in items]
     if any(array.dtype.kind not in "biufc" for array in arrays):
         kinds = ", ".join(sorted({str(array.dtype) for array in arrays}))
         raise TypeError(f"expected sequences of numbers or bools, got dtype {kinds}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -30,7 +29,7 @@ from feedline.feed.bounded import PerProcess
 from feedline.feed.formats import lost
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly, read_most
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.formats.files import PathLike, list_files, open_file
+from feedline.feed.formats.files import PathLike, list_files, open_file, status_of
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread
 
 _PAD = 64  # bytes that the native parser may load on either side of the text
@@ -441,7 +440,7 @@ class _File:
 
     def compare(self, text: BinaryIO) -> None:
         """Make sure, after reading, that it was the file that is indexed."""
-        now, then = os.fstat(text.fileno()), self.index.header
+        now, then = status_of(text), self.index.header
         if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
             raise self._changed()
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.formats.files import read_at, reading
 
 RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
@@ -72,11 +73,12 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     """Fill ``into`` from the file at ``offset``, without the GIL.
 
     Raises:
-        DataError: the file ends before.
+        DataError: the file ends before, or its disk fails.
     """
     view, done = into.data, 0
     while done < len(into):
-        n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        with reading(path, offset + done):
+            n = os.preadv(file.fileno(), [view[done:]], offset + done)
         if n == 0:
             raise DataError(
                 f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
@@ -94,11 +96,14 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
     """
     try:
         read_exactly(file, into, offset, path)
-    except OSError as error:
+    except DataError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError):
+            raise
         page, end = mmap.PAGESIZE, offset + len(into)
         if offset // page == (end - 1) // page:
             into[:] = ord(" ")
-            return [(offset, end, error.errno or errno.EIO)]
+            return [(offset, end, cause.errno or errno.EIO)]
         # In halves that part between pages: what a disk loses are whole ones.
         half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
         return [
@@ -118,7 +123,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
     """
     at, line = near
     while at < byte:
-        block = os.pread(file.fileno(), min(_BLOCK, byte - at), at)
+        block = read_at(file, min(_BLOCK, byte - at), at)
         if not block:
             break
         line += block.count(b"\n")
@@ -129,7 +134,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
     """Why a text has no index."""
     what, hint = _INDEX_SENTENCES[NAMES[code]]
-    at = os.pread(file.fileno(), 1, byte)
+    at = read_at(file, 1, byte)
     what = what.format(c=show_byte(at[0]) if at else "the end of the file")
     return DataError(what, path=str(path), byte=byte, line=line_of(file, byte), hint=hint)
 
@@ -164,7 +169,7 @@ def describe(
         advice = [hint] if hint else []
         if name == "bad_number" and got == ord(":"):
             advice.append(_KIND)
-        row = os.pread(file.fileno(), _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
+        row = read_at(file, _SHOWN, byte).split(b"\n")[0] if name == "empty_row" else b""
         if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
             advice.append(
                 f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "

@@ -37,7 +37,7 @@ from feedline.errors import DataError
 from feedline.feed.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.formats.atomic import atomic_file, room_for
 from feedline.feed.formats.ctf_errors import describe_index_error
-from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular
+from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
 from feedline.feed.formats.streaming import blocks
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
@@ -226,7 +226,7 @@ class CtfIndex:
 
     def belongs_to(self, text: BinaryIO, options: IndexOptions) -> bool:
         """Was it built for these options from what is in ``text`` now?"""
-        now = os.fstat(text.fileno())
+        now = status_of(text)
         return (
             self.header.options == options.digest
             and self.header.file_size == now.st_size
@@ -283,7 +283,7 @@ def open_index(
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
                 # Whoever may write the text need not write its index: it is replaced, never changed.
-                mode = stat.S_IMODE(os.fstat(text.fileno()).st_mode) & 0o644 | 0o600
+                mode = stat.S_IMODE(status_of(text).st_mode) & 0o644 | 0o600
                 with atomic_file(target, mode, hint) as file:
                     return _build(text, path, options, file, progress, target)
             except OSError as error:
@@ -339,7 +339,7 @@ def _content_sample(text: BinaryIO, size: int) -> int:
     """Checksum of the first, middle and last 64 KiB: what a change without a new size or time is caught by."""
     crc = 0
     for at in sorted({0, max(0, size // 2 - _SAMPLE // 2), max(0, size - _SAMPLE)}):
-        crc = _native.crc32c(os.pread(text.fileno(), _SAMPLE, at), crc)
+        crc = _native.crc32c(read_at(text, _SAMPLE, at), crc)
     return crc
 
 
@@ -389,7 +389,7 @@ def _build(
     progress: Progress | None,
     place: Path | None = None,
 ) -> CtfIndex:
-    before = os.fstat(text.fileno())
+    before = status_of(text)
     field = None if options.size_stream is None else options.size_stream.encode()
     indexer = _native.CtfIndexer(field, options.skip_ids, options.lenient)
     table = _ChunkTable(options.chunk_size)
@@ -433,7 +433,7 @@ def _build(
     file.seek(0)
     file.write(header.pack())
     file.flush()
-    after = os.fstat(text.fileno())
+    after = status_of(text)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DataError("expected a file that stays as it is, got one that changes while it is indexed", path=str(path))
     return CtfIndex(file, place)

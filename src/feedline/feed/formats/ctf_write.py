@@ -46,7 +46,7 @@ def write_ctf(
     Raises:
         ValueError: streams that disagree on the number of sequences, a sequence without samples, a name CTF cannot
             hold, nan or infinity, neighbouring equal keys.
-        DataError: no room on the disk.
+        DataError: no room on the disk, or an index that is no class, in a view of a damaged file.
     """
     given = dict(streams or {}) | stream_kwargs
     if not given:
@@ -76,6 +76,9 @@ def write_ctf(
             raise ValueError("expected neighbouring sequences to have different keys, as CTF parts them by their key")
         if any(not 0 <= key < 2**64 for key in keys):
             raise ValueError("expected keys from 0 to 2**64 - 1")
+    for value in values.values():
+        if isinstance(value, SparseValue):
+            value.checked_indices()
     with atomic_file(Path(path)) as file:
         for start in range(0, n, _BLOCK):
             _write_block(file, values, keys, start, min(start + _BLOCK, n), lenient)

@@ -6,11 +6,12 @@ may answer anything. So nothing in the feed calls ``open`` for reading itself.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -29,7 +30,7 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
             folder or to the pattern's fixed part; indexes, which lie beside their texts, are no files of theirs.
 
     Raises:
-        DataError: nothing matches. Files that are named are not looked for.
+        DataError: nothing matches, or nobody may look. Files that are named are not looked for.
         ValueError: an empty list.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -37,12 +38,13 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
             raise ValueError("expected at least one file, got an empty list")
         return [Path(p) for p in path]
     one = Path(path)
-    if one.is_dir():
-        found = [p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")]
-    elif one.exists() or not glob.has_magic(str(path)):
-        return [one]
-    else:
-        found = [Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p)]
+    with looking(one):
+        if one.is_dir():
+            found = [p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")]
+        elif one.exists() or not glob.has_magic(str(path)):
+            return [one]
+        else:
+            found = [Path(p) for p in glob.glob(str(path), recursive=True) if os.path.isfile(p)]
     found = [p for p in found if p.suffix != INDEX_SUFFIX]
     if not found:
         raise DataError(f"expected files at {path}, got none")
@@ -82,6 +84,59 @@ def open_file(path: PathLike, buffering: int = 0) -> BinaryIO:
         return open_regular(path, buffering)
     except OSError as error:
         raise DataError(f"expected a readable file: {error.strerror}", path=os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def looking(path: PathLike) -> Iterator[None]:
+    """A block that looks what there is at ``path``.
+
+    Raises:
+        DataError: that cannot be told: no permission, a name that is too long, a disk or a server that fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"expected a readable file or folder: {error.strerror or error}", path=os.fspath(path)
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
+    """A block that reads an open file, from ``byte`` on: a disk that fails is a DataError, as it is under a map.
+
+    Raises:
+        DataError: it cannot be read; network file systems say so, too, where a file was replaced or removed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"expected bytes that can be read, got: {error.strerror or error}",
+            path=os.fspath(path),
+            byte=byte,
+            hint="restore the file or write it again, then go on from the last state",
+        ) from error
+
+
+def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
+    """At most ``size`` bytes of a file that `open_file` opened, from ``byte`` on; fewer at its end.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    with reading(file.name, byte):
+        return os.pread(file.fileno(), size, byte)
+
+
+def status_of(file: BinaryIO) -> os.stat_result:
+    """Size and times of a file that `open_file` opened.
+
+    Raises:
+        DataError: nobody can tell them.
+    """
+    with reading(file.name):
+        return os.fstat(file.fileno())
 
 
 def open_to_append(path: PathLike) -> TextIO:

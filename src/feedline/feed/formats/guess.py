@@ -11,7 +11,7 @@ from pathlib import Path
 
 from feedline.data import Stream
 from feedline.errors import DataError
-from feedline.feed.formats.files import open_regular
+from feedline.feed.formats.files import looking, open_regular
 from feedline.feed.formats.store.manifest import MANIFEST
 
 SUFFIXES = {
@@ -34,23 +34,21 @@ def guess_format(path: str | os.PathLike[str]) -> str:
         DataError: nothing there, or nothing known.
     """
     place = Path(path)
-    if place.is_dir():
-        if (place / MANIFEST).is_file():
-            return "store"
-        if next(place.rglob("*.parquet"), None) is not None:
-            return "parquet"
-        if next(place.glob("*.npy"), None) is not None:
-            return "npy folder"
-        raise DataError(
-            f"expected a folder with {MANIFEST}, *.parquet or *.npy",
-            path=str(place),
-            hint="for a folder of CTF text: fl.CTFDeserializer(path, ...)",
-        )
-    try:
+    with looking(place):
+        if place.is_dir():
+            if (place / MANIFEST).is_file():
+                return "store"
+            if next(place.rglob("*.parquet"), None) is not None:
+                return "parquet"
+            if next(place.glob("*.npy"), None) is not None:
+                return "npy folder"
+            raise DataError(
+                f"expected a folder with {MANIFEST}, *.parquet or *.npy",
+                path=str(place),
+                hint="for a folder of CTF text: fl.CTFDeserializer(path, ...)",
+            )
         with open_regular(place) as file:
             head = file.read(8)
-    except OSError as error:
-        raise DataError(f"expected a readable file or folder: {error.strerror}", path=str(place)) from error
     for magic, found in _MAGIC.items():
         if head.startswith(magic):
             return found

@@ -10,6 +10,7 @@ import io
 import os
 from typing import BinaryIO
 
+from feedline.feed.formats.files import status_of
 from feedline.feed.protocol import Unread
 
 
@@ -29,7 +30,7 @@ class Pages:
 
     def __init__(self, file: BinaryIO, held: list[tuple[int, memoryview]]) -> None:
         self._descriptor, self._held = file.fileno(), held
-        self._size = os.fstat(self._descriptor).st_size
+        self._size = status_of(file).st_size
         self._position = 0
         self.unread: Unread | None = None
 

@@ -36,7 +36,7 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.atomic import room_for
 from feedline.feed.formats.content import ContentDigest
-from feedline.feed.formats.files import open_file
+from feedline.feed.formats.files import looking, open_file, read_at, reading, status_of
 from feedline.feed.formats.lost import lost_chunk
 from feedline.feed.formats.pages import Pages
 from feedline.feed.formats.pieces import joined
@@ -243,7 +243,7 @@ class _File:
 
         self.path, self.size = path, 0
         with self.open() as handle:
-            self.size = os.fstat(handle.fileno()).st_size
+            self.size = status_of(handle).st_size
             self._sizes = self._read_sizes(handle)
             with self.telling("footer"):
                 file = pq.ParquetFile(handle)
@@ -263,10 +263,15 @@ class _File:
 
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)
-        size = os.fstat(handle.fileno()).st_size
-        if self.size not in (0, size):
+        try:
+            size = status_of(handle).st_size
+            if self.size not in (0, size):
+                raise DataError(
+                    f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path
+                )
+        except BaseException:
             handle.close()
-            raise DataError(f"expected a file of {self.size} bytes, as when it was opened, got {size}", path=self.path)
+            raise
         return handle
 
     @contextlib.contextmanager
@@ -328,7 +333,7 @@ class _File:
     # ---- sizes --------------------------------------------------------------------------------------
 
     def _read_sizes(self, handle: BinaryIO) -> _Sizes:
-        tail = os.pread(handle.fileno(), _TAIL, max(0, self.size - _TAIL))
+        tail = read_at(handle, _TAIL, max(0, self.size - _TAIL))
         if tail[4:] == b"PARE":
             raise DataError("expected a Parquet file, got an encrypted one", path=self.path)
         if self.size < 4 + _TAIL or tail[4:] != b"PAR1":
@@ -338,7 +343,7 @@ class _File:
         if begin < 4:
             raise self._damaged(f"footer cannot be read: {length} bytes in a file of {self.size}")
         try:
-            rows, width, *columns = _native.parquet_footer(os.pread(handle.fileno(), length, begin))
+            rows, width, *columns = _native.parquet_footer(read_at(handle, length, begin))
         except ValueError as error:
             what, byte = error.args
             raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
@@ -387,7 +392,8 @@ class _File:
     def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
         room = _PAGE_HEADER
         while True:
-            data = handle.at(at, min(room, end - at))
+            with reading(self.path, at):
+                data = handle.at(at, min(room, end - at))
             try:
                 page = _native.parquet_page(data)
             except ValueError as error:
@@ -435,9 +441,10 @@ def _list_files(path: Paths | Sequence[Paths]) -> list[str]:
             raise ValueError("expected at least one file, got an empty list")
         return [os.fspath(name) for name in path]
     folder = Path(path)
-    if not folder.is_dir():
-        return [os.fspath(path)]
-    found = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
+    with looking(folder):
+        if not folder.is_dir():
+            return [os.fspath(path)]
+        found = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
     found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
     if not found:
         raise DataError("expected *.parquet files in the folder, got none", path=str(folder))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.errors import DataError
 from feedline.feed.formats.ctf_errors import read_exactly
+from feedline.feed.formats.files import status_of
 
 _AHEAD = 8  # blocks that are on their way
 _LOOK_AT = 256  # pages of the file that are looked at
@@ -33,15 +32,7 @@ def blocks(file: BinaryIO, path: Path, size: int, block: int) -> Iterator[NDArra
         found = next(fetched, None)
         if found is None:  # in memory, or not to be had that way
             found = buffer[: size - start]
-            try:
-                read_exactly(file, found, start, path)
-            except OSError as error:
-                raise DataError(
-                    f"expected bytes that can be read, got an error of the disk: {error.strerror}",
-                    path=str(path),
-                    byte=start,
-                    hint="look for I/O errors in the system's log (dmesg); restore the file",
-                ) from error
+            read_exactly(file, found, start, path)
         yield found
 
 
@@ -49,7 +40,7 @@ def _fetched(file: BinaryIO, path: Path, size: int, block: int) -> Iterator[NDAr
     """Blocks read natively, None for one that could not be; nothing if the page cache holds the file."""
     if not size:
         return
-    about = os.fstat(file.fileno())
+    about = status_of(file)
     fetcher = _native.Fetcher(depth=2 * _AHEAD, keep=_AHEAD * block)
     with contextlib.ExitStack() as stack:
         try:

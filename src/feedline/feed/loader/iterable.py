@@ -15,8 +15,8 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
-from itertools import count, islice
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, repeat
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -207,6 +207,14 @@ class IterableFetch:
         return Piece(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), said, ended)
 
 
+def _next(iterator: Iterator[Any], n: int) -> Iterator[Any]:
+    """The next ``n`` items, or as many as there are.
+
+    Unlike ``islice``, it does not call ``iter`` on the iterator: one that is the dataset itself would begin again.
+    """
+    return map(next, repeat(iterator, n))
+
+
 class _Reader:
     """One iteration of a dataset.
 
@@ -243,7 +251,7 @@ class _Reader:
         if self._said is None:
             if not self._ended and len(samples) < size:
                 self._reading = True
-                samples.extend(islice(self._iterator, size - len(samples)))  # what came stays, if it is interrupted
+                samples.extend(_next(self._iterator, size - len(samples)))  # what came stays, if it is interrupted
                 self._reading = False
                 self._ended = len(samples) < size
             said = self._says()
@@ -283,7 +291,7 @@ class _Reader:
         if restored and base.said.random is not None and self._drawn is not None:
             self._drawn.restore(base.said.random)
         self._ended = False
-        while skip > 0 and (passed := len(list(islice(iterator, min(skip, 1 << 10))))):  # Ctrl-C stays possible
+        while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C stays possible
             skip -= passed
         self._iterator, self._reading = iterator, False
 

@@ -430,7 +430,9 @@ class DataLoader:
             identity = {"order": "batch sampler" if batches else "sampler", "seed": seed}
         n = 0 if current is None else current.length
         if self._digest is None or self._digest[0] != n:
-            self._digest = n, digest_of(self.dataset)
+            # A dataset that has grown since the sweep began is no longer what the sweep is over.
+            same = current is None or _length(self._items, needed=True) == n
+            self._digest = n, digest_of(self.dataset) if same else None
         digest = self._digest[1]
         return identity if digest is None else {**identity, "dataset": digest}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Shape, Site, define, numbered, same
-from feedline.mxnet.symbol._parameters import Parameter, dims, ends, flag, integer, optional
+from feedline.mxnet.symbol._operator import Shape, Site, define, same
+from feedline.mxnet.symbol._parameters import COUNT, Parameter, dims, ends, flag, integer, optional
 
 
 def _flat(site: Site) -> None:
@@ -261,9 +261,9 @@ define(
     "data",
     _split_shape,
     _split,
-    {"num_outputs": Parameter(integer), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
+    {"num_outputs": Parameter(COUNT), "axis": Parameter(integer, 1), "squeeze_axis": Parameter(flag, False)},
     outputs=lambda p: int(p.num_outputs),
-    called=lambda p: numbered(p.num_outputs, "output"),
+    called="output{}".format,
 )
 
 # ---- joins --------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ define(
     "*",
     _joined,
     lambda p, training, *tensors: torch.cat(tensors, p.dim),
-    {"num_args": Parameter(integer), "dim": Parameter(integer, 1)},
+    {"num_args": Parameter(COUNT), "dim": Parameter(integer, 1)},
 )
 
 
@@ -307,7 +307,7 @@ define(
     "*",
     _stacked,
     lambda p, training, *tensors: torch.stack(tensors, p.axis),
-    {"num_args": Parameter(integer), "axis": Parameter(integer, 0)},
+    {"num_args": Parameter(COUNT), "axis": Parameter(integer, 0)},
 )
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from feedline.graph.ops.edges import ramp
 from feedline.mxnet.symbol._operator import Names, Site, define, same
-from feedline.mxnet.symbol._parameters import Parameter, dtype, flag, real, word
+from feedline.mxnet.symbol._parameters import COUNT, Parameter, dtype, flag, real, word
 
 _SCALAR = {"scalar": Parameter(real), "is_int": Parameter(flag, True)}
 
@@ -289,4 +289,4 @@ def _sum_of_all(p: Any, training: bool, *tensors: Any) -> Any:
     return total
 
 
-define("add_n ElementWiseSum element_wise_sum", "*", same, _sum_of_all, {"num_args": Parameter(int)})
+define("add_n ElementWiseSum element_wise_sum", "*", same, _sum_of_all, {"num_args": Parameter(COUNT)})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from feedline.mxnet.symbol._operator import Shape, Site, define, same
-from feedline.mxnet.symbol._parameters import Parameter, flag, real, word
+from feedline.mxnet.symbol._parameters import Parameter, between, flag, real, word
 
 Gradient = Callable[..., Any]
 
@@ -107,7 +107,7 @@ define(
         "preserve_shape": Parameter(flag, False),
         "normalization": Parameter(word("batch", "null", "valid"), "null"),
         "out_grad": Parameter(flag, False),
-        "smooth_alpha": Parameter(real, 0.0),
+        "smooth_alpha": Parameter(between(real, 0, 1), 0.0),
     },
     labels="label",
     free="label",

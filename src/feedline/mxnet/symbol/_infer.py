@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._node import Entry, Node, topological, variables
+from feedline.mxnet.symbol._node import Entry, Node, topological, variables, within
 from feedline.mxnet.symbol._operator import Shape, Site
 from feedline.mxnet.symbol._parameters import dims
 
@@ -103,7 +103,7 @@ def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found
         if node.operator is None:
             shape = given.get(node)
             if shape is None and "__shape__" in node.attributes:
-                shape = dims(node.attributes["__shape__"])
+                shape = _noted(node, "__shape__", lambda text: lengths(dims(text)))
             if shape:
                 found.shapes[node, 0] = tuple(shape)
     working = [node for node in order if node.operator is not None]
@@ -112,19 +112,22 @@ def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found
     return found
 
 
+def _noted(node: Node, key: str, read: Callable[[str], Any]) -> Any:
+    """What an attribute of a variable says."""
+    try:
+        return read(node.attributes[key])
+    except (ValueError, LookupError) as error:
+        raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
+
+
 def _round(nodes: Iterable[Node], found: Found) -> bool:
     changed = False
     for node in nodes:
         assert node.operator is not None
         outs = [(node, i) for i in range(node.visible)]
         site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
-        try:
+        with within(node.name):
             node.operator.shape(site)
-        except MXNetError:
-            raise
-        except (ValueError, TypeError, ArithmeticError, IndexError) as error:
-            # Attributes that were read as what they are and make no sense together, such as strides of another rank.
-            raise MXNetError(f"Error in operator {node.name}: its attributes and shapes do not fit: {error}") from error
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
             if shape is not None and found.shapes.get(key) != shape:
                 found.shapes[key] = shape
@@ -148,7 +151,7 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
         if node.operator is None:
             name = given.get(node)
             if name is None and "__dtype__" in node.attributes:
-                name = TYPES[int(node.attributes["__dtype__"])]
+                name = _noted(node, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
             if name is not None:
                 found.types[node, 0] = name
     working = [node for node in order if node.operator is not None]

@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define
-from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, optional, real, word
+from feedline.mxnet.symbol._parameters import Parameter, between, dims, flag, integer, optional, real, word
 
 # To the next even or odd length, if it is not one: what is added.
 _ROUNDED = {"to_even_down": (0, -1), "to_even_up": (0, 1), "to_odd_down": (1, -1), "to_odd_up": (1, 1)}
@@ -64,8 +64,8 @@ define(
     _resize_shape,
     _resize,
     {
-        "height": Parameter(integer, 1),
-        "width": Parameter(integer, 1),
+        "height": Parameter(between(integer, 1, 10000), 1),
+        "width": Parameter(between(integer, 1, 10000), 1),
         "scale_height": Parameter(optional(real), None),
         "scale_width": Parameter(optional(real), None),
         "mode": Parameter(word("like", "odd_scale", "size", *_ROUNDED), "size"),

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define, same
-from feedline.mxnet.symbol._parameters import Parameter, dims, dtype, flag, integer, optional, real, text, word
+from feedline.mxnet.symbol._parameters import Parameter, between, dims, dtype, flag, integer, optional, real, text, word
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED: dict[int, Callable[..., Any]] = {
@@ -59,7 +59,7 @@ define(
     _with_bias,
     _dense_shape,
     _dense,
-    {"num_hidden": Parameter(integer), "no_bias": Parameter(flag, False), "flatten": Parameter(flag, True)},
+    {"num_hidden": Parameter(between(integer, 1)), "no_bias": Parameter(flag, False), "flatten": Parameter(flag, True)},
     weights="weight bias",
 )
 
@@ -81,8 +81,8 @@ define(
     _embedding_shape,
     _embedding,
     {
-        "input_dim": Parameter(integer),
-        "output_dim": Parameter(integer),
+        "input_dim": Parameter(between(integer, 1)),
+        "output_dim": Parameter(between(integer, 1)),
         "dtype": Parameter(dtype, "float32"),
         "sparse_grad": Parameter(flag, False),
     },
@@ -98,8 +98,8 @@ _WINDOW = {
     "stride": Parameter(dims, ()),
     "dilate": Parameter(dims, ()),
     "pad": Parameter(dims, ()),
-    "num_filter": Parameter(integer),
-    "num_group": Parameter(integer, 1),
+    "num_filter": Parameter(between(integer, 1)),
+    "num_group": Parameter(between(integer, 1), 1),
     "layout": Parameter(optional(word("NCW", "NCHW", "NCDHW")), None),
     **_IDLE,
 }
@@ -298,7 +298,7 @@ define(
     same,
     _dropout,
     {
-        "p": Parameter(real, 0.5),
+        "p": Parameter(between(real, 0, 1), 0.5),
         "mode": Parameter(word("always", "training"), "training"),
         "axes": Parameter(dims, ()),
         "cudnn_off": Parameter(optional(flag), False),

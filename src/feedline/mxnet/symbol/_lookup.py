@@ -8,7 +8,18 @@ from typing import Any
 import torch
 
 from feedline.mxnet.symbol._operator import Site, define
-from feedline.mxnet.symbol._parameters import Parameter, dims, dtype, flag, integer, optional, real, text, word
+from feedline.mxnet.symbol._parameters import (
+    Parameter,
+    dims,
+    dtype,
+    flag,
+    integer,
+    long_integer,
+    optional,
+    real,
+    text,
+    word,
+)
 
 
 def _taken(site: Site) -> None:
@@ -172,17 +183,23 @@ define(
 )
 
 
-def _steps(p: Any) -> Any:
+def _bounds(p: Any) -> tuple[float, int]:
+    """The first number of a range, and how many different ones there are."""
     start, stop = (0.0, p.start) if p.stop is None else (p.start, p.stop)
+    return start, max(0, math.ceil((stop - start) / p.step))
+
+
+def _steps(p: Any, training: bool) -> Any:
+    start, count = _bounds(p)
     # Each is worked out from its number, so that no error adds up.
-    count = max(0, math.ceil((stop - start) / p.step))
-    return (start + p.step * torch.arange(count, dtype=torch.float64)).repeat_interleave(p.repeat)
+    numbers = start + p.step * torch.arange(count, dtype=torch.float64)
+    return numbers.repeat_interleave(p.repeat).to(getattr(torch, p.dtype))
 
 
 def _counted(site: Site) -> None:
     if site.p.step == 0 or site.p.repeat < 1:
         site.refuse(f"expected a step other than 0 and repeats from 1, got {site.p.step} and {site.p.repeat}")
-    length = len(_steps(site.p))
+    length = _bounds(site.p)[1] * site.p.repeat
     if length == 0:
         site.refuse(f"expected numbers between start and stop, got {site.p.start} and {site.p.stop}")
     site.put_out((length,))
@@ -192,7 +209,7 @@ define(
     "_arange",
     "",
     _counted,
-    lambda p, training: _steps(p).to(getattr(torch, p.dtype)),
+    _steps,
     {
         "start": Parameter(real),
         "stop": Parameter(optional(real), None),
@@ -215,7 +232,7 @@ define(
     "",
     lambda site: site.put_out((site.p.N, site.p.M or site.p.N)),
     _diagonal,
-    {"N": Parameter(integer), "M": Parameter(integer, 0), "k": Parameter(integer, 0), **_KIND},
+    {"N": Parameter(long_integer), "M": Parameter(long_integer, 0), "k": Parameter(long_integer, 0), **_KIND},
     dtype=lambda p: str(p.dtype),
 )
 

@@ -17,8 +17,9 @@ from feedline.graph.node import input_node
 from feedline.graph.packed import Batch
 from feedline.graph.registry import Shape, declare
 from feedline.graph.registry import Site as GraphSite
+from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._infer import Found
-from feedline.mxnet.symbol._node import Entry, Node, topological
+from feedline.mxnet.symbol._node import Entry, Node, topological, within
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
 
 
@@ -31,15 +32,27 @@ def lower(
         entries: outputs of a symbol.
         shapes: of everything below them, all known.
         types: names of element types of the variables.
+
+    Raises:
+        MXNetError: a hidden output is asked for: only files count those.
     """
     made: dict[tuple[Node, int], GraphNode] = {}
     leaves: dict[Node, GraphNode] = {}
+
+    def at(entry: Entry) -> GraphNode:
+        if entry.output >= entry.node.visible:
+            raise MXNetError(
+                f"expected one of the {entry.node.visible} visible outputs of `{entry.node.name}`, "
+                f"got number {entry.output}, which is hidden"
+            )
+        return made[entry.node, entry.output]
+
     for node in topological(entries):
         if node.operator is None:
             leaf = input_node(shapes.shape(node) or (), (), node.name, dtype=types[node])
             leaves[node] = made[node, 0] = leaf
             continue
-        below = [made[entry.node, entry.output] for entry in node.inputs]
+        below = [at(entry) for entry in node.inputs]
         if isinstance(node.operator.run, str):
             made[node, 0] = apply(node.operator.run, below, {}, node.name)
             continue
@@ -50,7 +63,7 @@ def lower(
         for i in range(node.visible):
             place = {"index": i, "shape": shapes.shapes[node, i]}
             made[node, i] = apply("mxnet.output", [whole], place, node.output_name(i)) if several else whole
-    return [made[entry.node, entry.output] for entry in entries], leaves
+    return [at(entry) for entry in entries], leaves
 
 
 def _shape(site: GraphSite) -> Shape:
@@ -68,7 +81,12 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
 
     def make(node: GraphNode) -> Callable[..., Any]:
         p = node.attributes["p"]
-        return lambda batch, *tensors: run(p, batch.training, *tensors)
+
+        def running(batch: Batch, *tensors: Any) -> Any:
+            with within(node.name):
+                return run(p, batch.training, *tensors)
+
+        return running
 
     return make
 

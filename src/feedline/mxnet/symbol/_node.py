@@ -7,7 +7,8 @@ such a graph (`_lower`). An entry is one output of a node, and which version of 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from feedline.mxnet.base import MXNetError
@@ -17,6 +18,18 @@ from feedline.mxnet.symbol._parameters import read
 # Attributes that any node may carry without being settings; files write them with underscores around.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 VERSION = 10901
+_SHOWN = 10  # so many names of inputs are told
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """What goes wrong in an operator is MXNet's error, and names the node."""
+    try:
+        yield
+    except MXNetError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise MXNetError(f"Error in operator {name}: {type(error).__name__}: {error}") from error
 
 
 class Entry(NamedTuple):
@@ -74,7 +87,7 @@ class Node:
         """Name of an output."""
         if self.operator is None:
             return self.name
-        return f"{self.name}_{self.operator.output_names(self.p)[index]}"
+        return f"{self.name}_{self.operator.output_name(self.p, index)}"
 
     def slots(self, names: Sequence[str]) -> list[Node]:
         """The nodes behind the inputs of these names."""
@@ -166,45 +179,70 @@ def from_json(text: str) -> tuple[Entry, ...]:
         described, heads = found["nodes"], found["heads"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MXNetError(f"expected the JSON text of a symbol, with nodes and heads, got {text[:40]!r}") from error
-    for what, rows in (("nodes", described), ("heads", heads)):
-        if not isinstance(rows, list):
-            raise MXNetError(f"expected a list of {what}, got {str(rows)[:40]!r}")
+    if not isinstance(described, list) or not isinstance(heads, list) or not heads:
+        raise MXNetError("expected lists of nodes and heads, with one head at least, in the JSON text of a symbol")
     made: list[Node] = []
     for i, one in enumerate(described):
         try:
-            op, name = str(one["op"]), str(one["name"])
-            attributes = {**one.get("param", {}), **one.get("attr", {}), **one.get("attrs", {})}
-            inputs = [_entry(made, place) for place in one["inputs"]]
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            shown = str(one)[:200]
+            op, name = _text(one["op"]), _text(one["name"])
+            attributes: dict[str, str] = {}
+            for key in ("param", "attr", "attrs"):
+                attributes.update(one.get(key, {}))
+            inputs = [_entry(made, place) for place in _listed(one["inputs"])]
+            attributes = {key: _text(value) for key, value in attributes.items()}
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise MXNetError(
-                f"expected node {i} to have op, name and inputs that come before it, got {shown}"
+                f"expected node {i} to have op, name and inputs that come before it, got {one!r:.200}"
             ) from error
-        if op != "null" and op not in CALLED:
-            raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
-        operator = None if op == "null" else CALLED[op]
-        node = Node(operator, name, {str(k): str(v) for k, v in attributes.items()}, inputs)
-        if operator is not None:
-            # Names are made for as many as there are said to be: not before that many are there.
-            count = getattr(node.p, "num_args", None)
-            if type(count) is int and count > len(inputs):
-                raise MXNetError(f"expected {count} inputs for node {i}, `{name}`, got {len(inputs)}")
-            expected = node.input_names
-            if len(expected) != len(inputs):
-                raise MXNetError(f"expected inputs {', '.join(expected)} for node {i}, `{name}`, got {len(inputs)}")
-            for state in node.slots(operator.states):
-                state.version = max(state.version, 1, *(e.version for e in inputs if e.node is state))
-        made.append(node)
+        made.append(_node(i, op, name, attributes, inputs))
     try:
         return tuple(_entry(made, place) for place in heads)
     except (IndexError, ValueError, TypeError) as error:
-        raise MXNetError(f"expected heads among the {len(made)} nodes, got {heads}") from error
+        raise MXNetError(f"expected heads among the {len(made)} nodes, got {heads!r:.200}") from error
 
 
-def _entry(made: Sequence[Node], place: Sequence[int]) -> Entry:
-    number, index, version = (*place, 0)[:3]
-    if not all(type(part) is int for part in (number, index, version)):
+def _node(i: int, op: str, name: str, attributes: Mapping[str, str], inputs: Sequence[Entry]) -> Node:
+    """Node ``i`` of a text, whose parts are of the right kinds."""
+    if op == "null":
+        return Node(None, name, attributes)
+    if op not in CALLED:
+        raise MXNetError(f"Operator {op} is not registered: node {i}, `{name}`; docs/compat/mxnet.md lists them")
+    operator = CALLED[op]
+    node = Node(operator, name, attributes, inputs)
+    if operator.variadic and node.p.num_args > len(inputs):
+        # Before names are made for as many as the text says there are.
+        raise MXNetError(f"expected {node.p.num_args} inputs for node {i}, `{name}`, got {len(inputs)}")
+    expected = node.input_names
+    if len(expected) != len(inputs):
+        raise MXNetError(
+            f"expected inputs {', '.join(expected[:_SHOWN])}{', ...' * (len(expected) > _SHOWN)} for node {i}, "
+            f"`{name}`, got {len(inputs)}"
+        )
+    for state in node.slots(operator.states):
+        if state.operator is not None:
+            raise MXNetError(f"expected variables for states {', '.join(operator.states)} of node {i}, `{name}`")
+        state.version = max(state.version, 1, *(e.version for e in inputs if e.node is state))
+    return node
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
+
+
+def _entry(made: Sequence[Node], place: Any) -> Entry:
+    if len(_listed(place)) not in (2, 3) or not all(type(n) is int for n in place):
         raise TypeError(place)
+    number, index, version = (*place, 0)[:3]
     if not 0 <= number < len(made) or not 0 <= index < made[number].visible + made[number].hidden:
         raise IndexError(number)
+    if not 0 <= version < 1 << 31:
+        raise ValueError(version)
     return Entry(made[number], index, version)

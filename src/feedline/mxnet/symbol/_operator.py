@@ -15,6 +15,7 @@ from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._parameters import Parameter
 
 Shape = tuple[int, ...]
+LONGEST = 1 << 63
 # Before names of operators that scripts find in `mxnet.symbol.contrib`.
 CONTRIB = "_contrib_"
 
@@ -46,6 +47,8 @@ class Site:
         self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
 
     def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
+        if any(not 0 <= length < LONGEST for length in new):
+            self.refuse(f"expected lengths from 0 at {where}, inferred shape={_shown(new)}")
         if old is None:
             return tuple(new)
         if len(old) != len(new) or any(a != b and a and b for a, b in zip(old, new, strict=True)):
@@ -80,9 +83,9 @@ def same(site: Site) -> None:
 Names = tuple[str, ...]
 
 
-def numbered(count: int, word: str = "arg") -> Names:
-    """Names that are a word and a number."""
-    return tuple(f"{word}{i}" for i in range(count))
+def numbered(count: int) -> Names:
+    """Names of so many inputs of one kind."""
+    return tuple(f"arg{i}" for i in range(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ class Operator:
         wide: inputs that are float32 where the others are float16, and of their type otherwise.
         outputs: number of visible outputs, or a function of the settings.
         hidden: further outputs that files count and nobody sees.
-        called: what outputs are called after the node, or a function of the settings; without it ``output``, with a
-            number where there are several, hidden ones included.
+        called: what outputs are called after the node, or a function of the output's number; without it ``output``,
+            with a number where there are several, hidden ones included.
         dtype: element type of the outputs, if the settings tell it.
         head: it makes its own gradient and takes none from above.
         first: initial values for variables among the inputs, in MXNet's notation.
@@ -124,18 +127,19 @@ class Operator:
     wide: Names = ()
     outputs: int | Callable[[Any], int] = 1
     hidden: int | Callable[[Any], int] = 0
-    called: Names | Callable[[Any], Names] = ()
+    called: Names | Callable[[int], str] = ()
     dtype: Callable[[Any], str | None] = lambda p: None
     head: bool = False
     first: Mapping[str, str] = field(default_factory=dict)
     aliases: Names = ()
 
-    def output_names(self, p: Any) -> Names:
-        """What the outputs are called after the node, visible and hidden ones."""
+    def output_name(self, p: Any, index: int) -> str:
+        """What an output is called after the node, a visible or a hidden one. O(1): there may be many of them."""
+        if callable(self.called):
+            return self.called(index)
         if self.called:
-            return self.called(p) if callable(self.called) else self.called
-        several = self.count(p) + self.count_hidden(p)
-        return ("output",) if several == 1 else numbered(several, "output")
+            return self.called[index]
+        return "output" if self.count(p) + self.count_hidden(p) == 1 else f"output{index}"
 
     @property
     def variadic(self) -> bool:

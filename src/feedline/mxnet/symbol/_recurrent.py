@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define
-from feedline.mxnet.symbol._parameters import Parameter, flag, integer, optional, real, word
+from feedline.mxnet.symbol._parameters import MOST, Parameter, between, flag, integer, optional, real, word
 
 _GATES = {"gru": 3, "lstm": 4, "rnn_relu": 1, "rnn_tanh": 1}
 
@@ -68,11 +68,11 @@ define(
     _shape,
     _run,
     {
-        "state_size": Parameter(integer),
-        "num_layers": Parameter(integer),
+        "state_size": Parameter(between(integer, 1)),
+        "num_layers": Parameter(between(integer, 1, MOST)),
         "bidirectional": Parameter(flag, False),
         "mode": Parameter(word(*_GATES)),
-        "p": Parameter(real, 0.0),
+        "p": Parameter(between(real, 0, 1), 0.0),
         "state_outputs": Parameter(flag, False),
         "projection_size": Parameter(optional(word("None")), None),
     },

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define, numbered
-from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, real, word
+from feedline.mxnet.symbol._parameters import COUNT, Parameter, dims, flag, integer, real, word
 
 
 def _scales(p: Any) -> Shape:
@@ -86,7 +86,7 @@ define(
         "num_filter": Parameter(integer, 0),
         "sample_type": Parameter(word("bilinear", "nearest")),
         "multi_input_mode": Parameter(word("concat", "sum"), "concat"),
-        "num_args": Parameter(integer),
+        "num_args": Parameter(COUNT),
         "workspace": Parameter(integer, 512),
     },
     weights="weight",
@@ -128,7 +128,7 @@ define(
     _cropped,
     _crop,
     {
-        "num_args": Parameter(integer),
+        "num_args": Parameter(COUNT),
         "offset": Parameter(dims, (0, 0)),
         "h_w": Parameter(dims, (0, 0)),
         "center_crop": Parameter(flag, False),

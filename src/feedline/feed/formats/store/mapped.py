@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.formats.files import kind_of, open_regular
+from feedline.feed.formats.files import kind_of, open_regular, reading
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,
@@ -108,7 +108,8 @@ class MappedFile:
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = str(path), size
         with open_inside(path) as descriptor:
-            about = os.fstat(descriptor)
+            with reading(path):
+                about = os.fstat(descriptor)
             _compare(self.path, about.st_size, size)
             self.identity = (about.st_dev, about.st_ino)
             try:
@@ -126,7 +127,9 @@ class MappedFile:
         Raises:
             DataError: they differ.
         """
-        _compare(self.path, self._map.size(), self.size)
+        with reading(self.path):
+            size = self._map.size()
+        _compare(self.path, size, self.size)
 
     def view(self, dtype: np.dtype[Any], count: int, byte: int) -> NDArray[Any]:
         """``count`` elements from ``byte`` on, as a view of the map."""

@@ -38,9 +38,10 @@ class StoreDeserializer(Deserializer):
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a
     chunk is read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The
-    views of a chunk from `read` are the file's own bytes, unless it is compressed: who looks at them without a copy
-    finds the indices as they are, and is killed if the file is cut meanwhile. Chunks of a compressed store are read and
-    decompressed whole, and compared with their checksums each time.
+    views of a chunk from `read` are the file's own bytes, unless it is compressed. Their indices are checked when they
+    are handed on, to SciPy, torch or as dense rows; who looks at the arrays themselves finds what the file says, and is
+    killed if it is cut meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with their
+    checksums each time.
 
     Args:
         path: the store's folder.
