@@ -169,6 +169,22 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     source.close()
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_what_is_masked_is_not_fed(as_list):
+    masked = np.ma.masked_array(np.arange(4.0), [False, True, False, False])
+    with pytest.raises(ValueError, match=r"masked entries.*\.filled.*stream `x`"):
+        ArrayDeserializer(x=[masked, masked] if as_list else masked)
+    without = np.ma.masked_array(np.arange(4.0), np.zeros(4, bool))
+    assert ArrayDeserializer(x=without).read(0)["x"].rows.tolist() == [0, 1, 2, 3]
+
+
+def test_tensors_whose_sign_is_to_be_turned_are_turned():
+    torch = pytest.importorskip("torch")
+    negative = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
+    assert negative.is_neg()
+    assert ArrayDeserializer(x=negative).read(0)["x"].rows.tolist() == [-1, -1, -1]
+
+
 def test_what_lies_in_files_is_known(tmp_path):
     """Maps of any kind and any place in the file; nothing that is memory, a copy of its own, or of a deleted file."""
     np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(3000, 2))
@@ -213,19 +229,3 @@ def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
             seen += len(m.ids)
         assert seen == 3000
         assert feed.stats().disk_bytes > 0
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_what_is_masked_is_not_fed(as_list):
-    masked = np.ma.masked_array(np.arange(4.0), [False, True, False, False])
-    with pytest.raises(ValueError, match=r"masked entries.*\.filled.*stream `x`"):
-        ArrayDeserializer(x=[masked, masked] if as_list else masked)
-    without = np.ma.masked_array(np.arange(4.0), np.zeros(4, bool))
-    assert ArrayDeserializer(x=without).read(0)["x"].rows.tolist() == [0, 1, 2, 3]
-
-
-def test_tensors_whose_sign_is_to_be_turned_are_turned():
-    torch = pytest.importorskip("torch")
-    negative = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
-    assert negative.is_neg()
-    assert ArrayDeserializer(x=negative).read(0)["x"].rows.tolist() == [-1, -1, -1]

@@ -75,10 +75,15 @@ def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Pat
     Raises:
         DataError: the file ends before, or its disk fails.
     """
+    with reading(path, offset):
+        _fill(file, into, offset, path)
+
+
+def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
+    """As `read_exactly`, with the OSError of a disk that fails."""
     view, done = into.data, 0
     while done < len(into):
-        with reading(path, offset + done):
-            n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        n = os.preadv(file.fileno(), [view[done:]], offset + done)
         if n == 0:
             raise DataError(
                 f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
@@ -95,15 +100,12 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
         What that is: (from byte, to byte, errno), a page or less each.
     """
     try:
-        read_exactly(file, into, offset, path)
-    except DataError as error:
-        cause = error.__cause__
-        if not isinstance(cause, OSError):
-            raise
+        _fill(file, into, offset, path)
+    except OSError as error:
         page, end = mmap.PAGESIZE, offset + len(into)
         if offset // page == (end - 1) // page:
             into[:] = ord(" ")
-            return [(offset, end, cause.errno or errno.EIO)]
+            return [(offset, end, error.errno or errno.EIO)]
         # In halves that part between pages: what a disk loses are whole ones.
         half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
         return [
