@@ -2,25 +2,24 @@
 
 Limits: bare sequential reads and bare random reads of rows, by C threads that do nothing else, each at the best of
 several depths and sizes, through the page cache and past it. Peer: torch's `DataLoader` over a memory map, which gets
-a batch of indices at a time. Unit: samples of 784 float32 and a label a second of wall time. Measured: a whole sweep
-in order and in windows of 256 MiB, some 100,000 samples of a whole shuffle, each by a fresh source over files that the
-page cache was told to drop. Then the same in memory control groups of a half and a tenth of the data's size, two
-sweeps each, where one may be made; else that is said. Also: half of the data in the page cache; processor time a
-sample; how much page cache a feed takes.
+a batch of indices at a time; others are in `cold_peers`. Unit: samples of 784 float32 and a label a second of wall
+time. Measured: a whole sweep in order and in windows of 256 MiB, some 60,000 samples of a whole shuffle, each by a
+fresh source over files that the page cache was told to drop. The same with half of each file in the page cache, and
+with all of it. Then in memory control groups of a half and a tenth of the data's size, two sweeps each, where one may
+be made; else beside a process that locks the rest of the memory; else not, and that is said. Also: processor time a
+sample, the first minibatch after a restore, and how much page cache a feed leaves behind.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +27,50 @@ import numpy as np
 
 import feedline as fl
 from benchmarks import data
+from benchmarks.disk import (
+    ROW,
+    WINDOW,
+    bare_random,
+    bare_sequential,
+    best,
+    compile_bare,
+    evict,
+    files,
+    fill,
+    reading,
+)
 from benchmarks.groups import Group, limited
 from benchmarks.harness import Answer, Contender, Race, Stage, Target, race, spread
+from feedline.feed.disk import resident
+from feedline.feed.prefetch import LEAST_AHEAD
 
 SIZE = 256
-ROW = data.PIXELS * 4
-WINDOW = 256 << 20
 SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Window(bytes=WINDOW), "whole": "whole"}
-SEQUENTIAL = ((1, 8 << 20, False), (4, 4 << 20, False), (4, 1 << 20, True), (8, 4 << 20, True))
-RANDOM = ((1, True), (8, True), (32, False), (32, True), (96, True))
 NAMES = {"order": "in order", "windows": "in windows of 256 MiB", "whole": "in a whole shuffle"}
+TORCH = "torch over a memory map"
+#: A contender that a page fault a row holds up is stopped after so many seconds; its rate is known by then.
+PATIENCE = 8.0
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Evicted, half there, and with little memory."""
+    """Evicted, half there, all there, with little memory, restored; and what is left behind."""
     rows = stage.size(600_000, 20_000)
     store, flat = make(stage, rows)
     bare = compile_bare(stage.data)
     some = min(rows, 2_000 if stage.quick else 60_000)
     ran = contend(stage, store, flat, bare, rows, some)
-    answers = [beside_the_disk(ran, name, bare is not None) for name in SHUFFLES]
-    answers += [beside_torch(ran, name) for name in ("windows", "whole")]
-    answers.append(half_there(stage, store, rows, ran))
+    answers = bare_reads(ran)
+    answers += [beside_the_disk(ran, name) for name in SHUFFLES]
+    answers += [beside_torch(ran, name) for name in SHUFFLES]
     for share in (2, 10):
-        answers += little_memory(stage, store, rows, share, ran)
+        answers += little_memory(stage, store, flat, share, ran)
+    answers += restored(stage, store, flat, bare, rows)
+    answers.append(left_behind(store))
+    answers += [half_there(stage, store, name, some) for name in SHUFFLES]
+    answers += all_there(stage, store, flat, some)
     shutil.rmtree(store)
     flat.unlink()
     return answers
-
-
-# ---- data, and having it dropped -----------------------------------------------------------------------------
 
 
 def make(stage: Stage, rows: int) -> tuple[Path, Path]:
@@ -65,26 +78,23 @@ def make(stage: Stage, rows: int) -> tuple[Path, Path]:
     store, flat = stage.data / f"bench-cold-{rows}.store", stage.data / f"bench-cold-{rows}.npy"
     if not store.exists():
         schema = fl.Schema({"x": fl.Stream(data.PIXELS), "y": fl.Stream((), "int64")})
-        x = np.random.default_rng(4).random((10_000, data.PIXELS), np.float32)
         flat_rows = np.lib.format.open_memmap(flat, "w+", np.float32, (rows, data.PIXELS))
         with fl.StoreWriter(store, schema, part_bytes=512 << 20) as writer:
-            for start in range(0, rows, len(x)):
-                n = min(len(x), rows - start)
-                x[:, 0] = np.arange(start, start + len(x))
-                writer.write({"x": fl.Value.from_dense(x[:n]), "y": fl.Value.from_dense(np.arange(start, start + n))})
-                flat_rows[start : start + n] = x[:n]
+            for x, y in blocks(rows):
+                writer.write({"x": fl.Value.from_dense(x), "y": fl.Value.from_dense(y)})
+                flat_rows[y[0] : y[-1] + 1] = x
         flat_rows.flush()
         del flat_rows
     return store, flat
 
 
-def evict(*paths: Path, share: float = 1.0) -> None:
-    """Have the page cache drop files, or the first ``share`` of each."""
-    for path in paths:
-        for file in sorted(path.glob("*.arrow")) if path.is_dir() else [path]:
-            with open(file, "rb") as opened:
-                os.fsync(opened.fileno())
-                os.posix_fadvise(opened.fileno(), 0, int(file.stat().st_size * share), os.POSIX_FADV_DONTNEED)
+def blocks(rows: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Rows and their numbers, 10,000 at a time."""
+    x = np.random.default_rng(4).random((10_000, data.PIXELS), np.float32)
+    for start in range(0, rows, len(x)):
+        y = np.arange(start, min(start + len(x), rows))
+        x[: len(y), 0] = y
+        yield x[: len(y)], y
 
 
 # ---- contenders ----------------------------------------------------------------------------------------------
@@ -95,57 +105,18 @@ def feeding(store: Path, shuffle: bool | str | fl.Window, samples: int | None) -
 
     def feed() -> float:
         found = 0
-        limits = {"max_sweeps": 1} if samples is None else {"max_samples": samples}
-        with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1), **limits) as source:
+        with fl.MinibatchSource(
+            fl.StoreDeserializer(store),
+            shuffle=shuffle,
+            partition=(0, 1),
+            max_sweeps=1 if samples is None else None,
+            max_samples=samples,
+        ) as source:
             for minibatch in source.minibatches(SIZE):
                 found += len(minibatch["x"].rows) + 0 * len(minibatch["y"].rows)
         return found
 
     return feed
-
-
-def compile_bare(folder: Path) -> Any | None:
-    """`bare.c` as a library; None without a C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return None
-    library = folder / "bench-bare.so"
-    source = Path(__file__).with_name("bare.c")
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
-    found = ctypes.CDLL(str(library)).bare_reads
-    found.restype = ctypes.c_int64
-    found.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_size_t,
-        ctypes.c_uint64,
-        ctypes.c_void_p,
-        ctypes.c_int,
-    ]
-    return found
-
-
-def reading(bare: Any, flat: Path, threads: int, size: int, direct: bool) -> Contender:
-    """The file from its beginning to its end; in rows."""
-    count = -(-flat.stat().st_size // size)
-
-    def read() -> float:
-        got = bare(str(flat).encode(), threads, size, count, None, direct)
-        return got / ROW if got > 0 else 0.0
-
-    return read
-
-
-def jumping(bare: Any, flat: Path, rows: int, some: int, threads: int, direct: bool) -> Contender:
-    """So many rows in random order."""
-    offsets = np.random.default_rng(1).permutation(rows)[:some].astype(np.uint64) * np.uint64(ROW) + np.uint64(128)
-
-    def read() -> float:
-        # One at a time is slow: a tenth of them tells as much.
-        count = some if threads > 1 else some // 10
-        return count if bare(str(flat).encode(), threads, ROW, count, offsets.ctypes.data, direct) > 0 else 0.0
-
-    return read
 
 
 def mapped_by_torch(flat: Path, some: int) -> Contender:
@@ -164,10 +135,10 @@ def mapped_by_torch(flat: Path, some: int) -> Contender:
             return torch.from_numpy(self.x[indices])
 
     def feed() -> float:
-        found = 0
+        found, began = 0, time.perf_counter()
         for batch in DataLoader(Rows(), SIZE, shuffle=True, collate_fn=lambda batch: batch):
             found += len(batch)
-            if found >= some:
+            if found >= some or time.perf_counter() - began > PATIENCE:
                 break
         return found
 
@@ -179,115 +150,96 @@ def contend(stage: Stage, store: Path, flat: Path, bare: Any, rows: int, some: i
     contenders: dict[str, Contender] = {
         name: feeding(store, shuffle, some if name == "whole" else None) for name, shuffle in SHUFFLES.items()
     }
-    if bare is not None:
-        for threads, size, direct in SEQUENTIAL:
-            name = f"sequential, {threads} of {size >> 20} MiB{', direct' if direct else ''}"
-            contenders[name] = reading(bare, flat, threads, size, direct)
-        for threads, direct in RANDOM:
-            name = f"random, {threads} at a time{', direct' if direct else ''}"
-            contenders[name] = jumping(bare, flat, rows, some, threads, direct)
-    contenders["torch over a memory map"] = mapped_by_torch(flat, some // 4)
-
-    def turn(contender: Contender) -> Contender:
-        return lambda: contender()
-
-    def tick(_: str) -> tuple[float, float]:
-        return time.process_time(), time.perf_counter()
-
-    dropping = {name: dropped(contender, store, flat) for name, contender in contenders.items()}
-    return race(dropping, stage.rounds(3), "wall", 0, tick)
+    contenders |= bare_sequential(bare, [str(flat)])
+    contenders |= bare_random(bare, flat, rows, some)
+    contenders[TORCH] = mapped_by_torch(flat, some // 4)
+    contenders[TORCH]()  # torch is imported, and its first batch made, on no clock
+    return race(contenders, stage.rounds(3), "process", 0, before=lambda _: evict(store, flat))
 
 
-def dropped(contender: Contender, *paths: Path) -> Contender:
-    """The contender; what it has left in the page cache is dropped after its turn."""
-    evict(*paths)
-
-    def turn() -> float:
-        units = contender()
-        evict(*paths)
-        return units
-
-    return turn
+# ---- evicted -------------------------------------------------------------------------------------------------
 
 
-# ---- answers -------------------------------------------------------------------------------------------------
-
-
-def best(ran: Race, kind: str) -> tuple[str, list[float]]:
-    """The bare reads of a kind that were best in the median, and the best rate of each round."""
-    names = [name for name in ran.rounds if name.startswith(kind)]
-    rates = [ran.rates(name, "wall") for name in names]
-    winner = max(names, key=lambda name: ran.rate(name, "wall"))
-    return winner, [max(column) for column in zip(*rates, strict=True)]
+def bare_reads(ran: Race) -> list[Answer]:
+    """What the disk gives, in order and at random."""
+    answers = []
+    for name in ran.rounds:
+        if name.startswith(("sequential", "random")):
+            rates = ran.rates(name, "wall")
+            gives = f"{statistics.median(rates) * ROW / 1e6:,.0f} MB/s; {cpu(ran, name):.2f} us of processor time a row"
+            answers.append(
+                Answer(f"bare reads, {name}", "rows/s", statistics.median(rates), spread=spread(rates), note=gives)
+            )
+    return answers
 
 
 def cpu(ran: Race, name: str) -> float:
     """Microseconds of processor time a sample."""
-    return statistics.median(1e6 * r.seconds / r.units for r in ran.rounds[name])
+    return statistics.median(1e6 * r.seconds / max(r.units, 1) for r in ran.rounds[name])
 
 
-def beside_the_disk(ran: Race, name: str, has_bare: bool) -> Answer:
+def beside_the_disk(ran: Race, name: str) -> Answer:
     """Our rate beside the best bare reads of the same round."""
     ours = ran.rates(name, "wall")
     kind, most = ("random", 5) if name == "whole" else ("sequential", 4)
-    winner, theirs = best(ran, kind) if has_bare else ("", [0.0] * len(ours))
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)] if has_bare else []
-    bares = {n: f"{ran.rate(n, 'wall'):,.0f}" for n in ran.rounds if n.startswith(kind)}
-    note = f"{cpu(ran, name):.2f} us of processor time a sample (wanted: at most {most}); bare reads: "
-    note += "; ".join(f"{n}: {rate}" for n, rate in bares.items()) if has_bare else "not measured, no C compiler"
+    found = best(ran, kind)
+    ratios = [a / b for a, b in zip(ours, found[1], strict=True)] if found else []
+    note = f"{cpu(ran, name):.2f} us of processor time a sample (wanted: at most {most})"
     return Answer(
         question=f"store evicted, {NAMES[name]}",
         unit="samples/s",
         ours=statistics.median(ours),
-        peer=winner,
-        peer_value=statistics.median(theirs) if has_bare else None,
-        ratio=statistics.median(ratios) if ratios else None,
-        target=Target("ratio", ">=", 0.9) if has_bare else None,
+        peer=f"bare reads: {found[0]}" if found else "bare reads: no C compiler",
+        peer_value=statistics.median(found[1]) if found else None,
+        ratio=statistics.median(ratios) if found else None,
+        target=Target("ratio", ">=", 0.9) if found else None,
         spread=spread(ours),
         note=note,
-        detail={"rates": {n: ran.rates(n, "wall") for n in (name, *bares)}, "cpu_us": cpu(ran, name)},
+        detail={"rates": {n: ran.rates(n, "wall") for n in ran.rounds}, "cpu_us": cpu(ran, name), "ratios": ratios},
     )
 
 
 def beside_torch(ran: Race, name: str) -> Answer:
     """Our rate beside torch over a memory map."""
-    peer = "torch over a memory map"
-    ratios = [a / b for a, b in zip(ran.rates(name, "wall"), ran.rates(peer, "wall"), strict=True)]
+    ratios = [a / b for a, b in zip(ran.rates(name, "wall"), ran.rates(TORCH, "wall"), strict=True)]
     return Answer(
         question=f"store evicted, {NAMES[name]}",
         unit="samples/s",
         ours=ran.rate(name, "wall"),
-        peer=peer,
-        peer_value=ran.rate(peer, "wall"),
+        peer=f"{TORCH}, whole shuffle",
+        peer_value=ran.rate(TORCH, "wall"),
         ratio=statistics.median(ratios),
-        target=Target("ratio", ">=", 2),
+        target=None if name == "order" else Target("ratio", ">=", 2 if name == "windows" else 1),
         spread=spread(ran.rates(name, "wall")),
+        note=f"torch: {cpu(ran, TORCH):.2f} us of processor time a sample",
     )
 
 
-def half_there(stage: Stage, store: Path, rows: int, ran: Race) -> Answer:
-    """A sweep in order, the second half of each file in the page cache."""
-    feed = feeding(store, False, None)
+# ---- half and all of it in the page cache --------------------------------------------------------------------
 
-    def timed() -> float:
-        began = time.perf_counter()
-        return feed() / (time.perf_counter() - began)
 
+def timed(feed: Contender) -> float:
+    """Units a second."""
+    began = time.perf_counter()
+    return feed() / (time.perf_counter() - began)
+
+
+def half_there(stage: Stage, store: Path, name: str, some: int) -> Answer:
+    """The second half of each file in the page cache."""
+    feed = feeding(store, SHUFFLES[name], some if name == "whole" else None)
     rates, limits = [], []
     for _ in range(stage.rounds(3)):
-        for file in store.glob("*.arrow"):
-            file.read_bytes()
-        there = timed()
+        fill(store)
+        there = timed(feed)
         evict(store)
-        cold = timed()
-        for file in store.glob("*.arrow"):
-            file.read_bytes()
+        cold = timed(feed)
+        fill(store)
         evict(store, share=0.5)
-        rates.append(timed())
+        rates.append(timed(feed))
         limits.append(2 / (1 / there + 1 / cold))
     evict(store)
     return Answer(
-        question="store half in the page cache, in order",
+        question=f"store half in the page cache, {NAMES[name]}",
         unit="samples/s",
         ours=statistics.median(rates),
         peer="harmonic mean of all and none",
@@ -295,24 +247,144 @@ def half_there(stage: Stage, store: Path, rows: int, ran: Race) -> Answer:
         ratio=statistics.median(a / b for a, b in zip(rates, limits, strict=True)),
         target=Target("ratio", ">=", 1),
         spread=spread(rates),
+        detail={"rates": rates, "limits": limits},
     )
 
 
-def little_memory(stage: Stage, store: Path, rows: int, share: int, ran: Race) -> list[Answer]:
-    """Two sweeps, or parts of a whole shuffle, in a control group of ``1 / share`` of the data's size."""
+def all_there(stage: Stage, store: Path, flat: Path, some: int) -> list[Answer]:
+    """The same contenders, nothing evicted; `dense_shuffled` has the targets, and NumPy beside us."""
+    contenders = {name: feeding(store, SHUFFLES[name], some if name == "whole" else None) for name in SHUFFLES}
+    contenders[TORCH] = mapped_by_torch(flat, some)
+    fill(store, flat)
+    ran = race(contenders, stage.rounds(3), "process")
+    return [
+        Answer(
+            question=f"store in the page cache, {NAMES[name]}",
+            unit="samples/s",
+            ours=ran.rate(name, "wall"),
+            peer=f"{TORCH}, whole shuffle",
+            peer_value=ran.rate(TORCH, "wall"),
+            ratio=statistics.median(
+                a / b for a, b in zip(ran.rates(name, "wall"), ran.rates(TORCH, "wall"), strict=True)
+            ),
+            spread=spread(ran.rates(name, "wall")),
+            note=f"{cpu(ran, name):.2f} us of processor time a sample; a fresh source in each round",
+        )
+        for name in SHUFFLES
+    ]
+
+
+# ---- restored ------------------------------------------------------------------------------------------------
+
+
+def restored(stage: Stage, store: Path, flat: Path, bare: Any, rows: int) -> list[Answer]:
+    """From a state to its first minibatch, beside bare reads of what that needs, at the best of their depths."""
+    rng = np.random.default_rng(7)
+    answers = []
+    for name, shuffle in SHUFFLES.items():
+        needed = min(rows * ROW, WINDOW) if name == "windows" else SIZE * ROW
+        limits = bare_random(bare, flat, rows, SIZE) if name == "whole" else needing(bare, flat, needed) if bare else {}
+        ours, theirs = [], []
+        for _ in range(stage.rounds(5)):
+            place = int(rng.integers(rows))
+            ours.append(first_minibatch(store, shuffle, place))
+            took = []
+            for read in limits.values():
+                evict(flat)
+                began = time.perf_counter()
+                if read() >= min(SIZE, rows):
+                    took.append(1e3 * (time.perf_counter() - began))
+            theirs.append(min(took) if took else float("nan"))
+        what = {"order": "its rows", "windows": "its window", "whole": "its rows"}[name]
+        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+        answers.append(
+            Answer(
+                question=f"first minibatch after a restore, evicted, {NAMES[name]}",
+                unit="ms",
+                ours=statistics.median(ours),
+                peer=f"bare reads of {what}" if limits else "bare reads: no C compiler",
+                peer_value=statistics.median(theirs) if limits else None,
+                ratio=statistics.median(ratios) if limits else None,
+                target=Target("ratio", ">=", 1 / 1.2, "1/1.2") if limits else None,
+                spread=spread(ours),
+                note=f"{needed / 1e6:.1f} MB are needed; from `load_state_dict` on, of a source that was just opened",
+                detail={"ms": ours, "bare_ms": theirs},
+            )
+        )
+    return answers
+
+
+def needing(bare: Any, flat: Path, nbytes: int) -> dict[str, Contender]:
+    """Reads of so many bytes in a row, in pieces as small as that takes."""
+    found = {}
+    for threads, piece in ((1, 1 << 20), (4, 256 << 10), (4, 4 << 20), (8, 4 << 20)):
+        found[f"{threads} of {piece}"] = reading(bare, [str(flat)], threads, piece, True, most=nbytes)
+    return found
+
+
+def first_minibatch(store: Path, shuffle: bool | str | fl.Window, place: int) -> float:
+    """Milliseconds from `load_state_dict` to the first minibatch."""
+    with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1)) as saved:
+        saved.seek(fl.Position(0, place, place))
+        state = saved.state_dict()
+    evict(store)
+    with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1)) as source:
+        began = time.perf_counter()
+        source.load_state_dict(state)
+        minibatch = source.next_minibatch(SIZE)
+        took = 1e3 * (time.perf_counter() - began)
+        assert minibatch["y"].num_samples == SIZE
+    return took
+
+
+# ---- what is left behind -------------------------------------------------------------------------------------
+
+
+def left_behind(store: Path) -> Answer:
+    """What the page cache holds of the store behind a sweep in windows that found none of it there."""
+    evict(store)
+    feeding(store, SHUFFLES["windows"], None)()
+    total = sum(file.stat().st_size for file in store.glob("*.arrow"))
+    held = resident(files(store)) * total
+    evict(store)
+    most = WINDOW + LEAST_AHEAD + 100e6
+    return Answer(
+        question="page cache taken by a sweep, evicted, in windows of 256 MiB",
+        unit="MB",
+        ours=held / 1e6,
+        peer="window + read-ahead + 100 MB",
+        peer_value=most / 1e6,
+        target=Target("ours", "<=", most / 1e6),
+        note=f"of {total / 1e6:,.0f} MB of data; all of memory was there to be taken",
+    )
+
+
+# ---- little memory -------------------------------------------------------------------------------------------
+
+
+def little_memory(stage: Stage, store: Path, flat: Path, share: int, ran: Race) -> list[Answer]:
+    """Two sweeps, or parts of a whole shuffle, in ``1 / share`` of the data's size; torch beside the whole shuffle."""
     total = sum(file.stat().st_size for file in store.glob("*.arrow"))
     answers = []
-    for name in SHUFFLES:
-        # A window, and the next, must have room beside the interpreter.
+    for name in (*SHUFFLES, TORCH):
+        # A window, and the next, must have room beside the interpreter; torch's libraries too.
         window = min(WINDOW, total // share // 8)
-        limit = max(total // share, 160 << 20)
-        question = f"store, memory for 1/{share} of it, {NAMES[name].replace('256 MiB', f'{window >> 20} MiB')}"
-        evict(store)
+        limit = max(total // share, (400 << 20) if name == TORCH else (160 << 20))
+        order = TORCH if name == TORCH else f"store, {NAMES[name].replace('256 MiB', f'{window >> 20} MiB')}"
+        question = f"{order}, memory for 1/{share} of the data"
+        evict(store, flat)
         with limited(limit) as group:
             if group is None:
-                answers.append(Answer(question, "samples/s", 0.0, note="not measured: no memory control group allowed"))
+                answers.append(
+                    Answer(
+                        question,
+                        "samples/s",
+                        0.0,
+                        note="not measured: neither may a memory control group be made, nor memory be locked",
+                    )
+                )
                 continue
-            found = ask(group, store, name, window, 500 if stage.quick else 60_000)
+            found = ask(group, flat if name == TORCH else store, name, window, 500 if stage.quick else 60_000)
         evicted = ran.rate(name, "wall")
         answers.append(
             Answer(
@@ -322,10 +394,10 @@ def little_memory(stage: Stage, store: Path, rows: int, share: int, ran: Race) -
                 peer="evicted, all of memory",
                 peer_value=evicted,
                 ratio=min(found["rates"]) / evicted,
-                target=Target("ratio", ">=", 0.9),
-                note=f"group of {limit / 1e6:.0f} MB for {total / 1e6:.0f} MB of data; first and second sweep "
+                target=None if name == TORCH else Target("ratio", ">=", 0.9),
+                note=f"{group.kind} of {limit / 1e6:.0f} MB for {total / 1e6:.0f} MB of data; first and second sweep "
                 f"{found['rates'][0]:,.0f} and {found['rates'][1]:,.0f}; {found['cpu_us']:.2f} us of processor time a "
-                f"sample; private memory at most {found['private'] / 1e6:.0f} MB, page cache "
+                f"sample; held at most {found['held'] / 1e6:.0f} MB, page cache "
                 f"{found['page_cache'] / 1e6:.0f} MB, {found['faults']} major faults",
                 detail=found,
             )
@@ -333,29 +405,32 @@ def little_memory(stage: Stage, store: Path, rows: int, share: int, ran: Race) -
     return answers
 
 
-def ask(group: Group, store: Path, name: str, window: int, some: int) -> dict[str, Any]:
+def ask(group: Group, path: Path, name: str, window: int, some: int) -> dict[str, Any]:
     """Run a fresh process in the group."""
-    command = [sys.executable, "-m", "benchmarks.cold", str(group.folder), str(int(group.second)), str(store), name]
-    ran = subprocess.run([*command, str(window), str(some)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.cold", *group.arguments(), str(path), name, str(window), str(some)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise RuntimeError(f"the process in a control group failed with {ran.returncode}:\n{ran.stderr}")
+        raise RuntimeError(f"the process in {group.kind} failed with {ran.returncode}:\n{ran.stderr}")
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
 
 
-def in_group(folder: str, second: str, store: str, name: str, window: str, some: str) -> dict[str, Any]:
+def in_group(version: str, folder: str, path: str, name: str, window: str, some: str) -> dict[str, Any]:
     """In the fresh process: two sweeps (or parts), and what they took."""
-    group = Group(Path(folder), second == "1")
+    group = Group(int(version), Path(folder))
+    source: fl.MinibatchSource | None = None
+    if name == TORCH:
+        sweep = mapped_by_torch(Path(path), int(some) // 4)  # imports torch while there is memory for that
     group.enter()
-    shuffle = fl.Window(bytes=int(window)) if name == "windows" else SHUFFLES[name]
-    source = fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, partition=(0, 1))
-    rates, samples = [], 0
-    began_cpu, page_cache = time.process_time(), 0
+    if name != TORCH:
+        shuffle = fl.Window(bytes=int(window)) if name == "windows" else SHUFFLES[name]
+        source = fl.MinibatchSource(fl.StoreDeserializer(path), shuffle=shuffle, partition=(0, 1))
+        sweep = going_on(source, int(some) if name == "whole" else None)
+    rates, samples, page_cache = [], 0.0, 0
+    began_cpu = time.process_time()
     for _ in range(2):
-        found, began = 0, time.perf_counter()
-        until: Mapping[str, Any] = {"until": fl.samples(int(some)) if name == "whole" else fl.sweeps(1)}
-        for minibatch in source.minibatches(SIZE, **until):
-            found += len(minibatch["x"].rows)
+        began = time.perf_counter()
+        found = sweep()
         rates.append(found / (time.perf_counter() - began))
         samples += found
         page_cache = max(page_cache, group.page_cache())
@@ -364,11 +439,20 @@ def in_group(folder: str, second: str, store: str, name: str, window: str, some:
         "rates": rates,
         "cpu_us": 1e6 * (time.process_time() - began_cpu) / samples,
         "page_cache": page_cache,
-        "peak": group.peak(),
-        "private": source.stats().peak_bytes,
+        "held": source.stats().peak_bytes if source is not None else 0,
         "faults": usage.ru_majflt,
         "resident": usage.ru_maxrss * 1024,
     }
+
+
+def going_on(source: fl.MinibatchSource, samples: int | None) -> Contender:
+    """The next sweep of a source, or so many samples of it."""
+
+    def feed() -> float:
+        until: Mapping[str, Any] = {"until": fl.sweeps(1) if samples is None else fl.samples(samples)}
+        return sum(len(minibatch["x"].rows) for minibatch in source.minibatches(SIZE, **until))
+
+    return feed
 
 
 if __name__ == "__main__":

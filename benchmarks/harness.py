@@ -69,6 +69,7 @@ def race(
     clock: str = "thread",
     warm_up: int = 1,
     tick: Callable[[str], tuple[float, float]] | None = None,
+    before: Callable[[str], None] | None = None,
 ) -> Race:
     """Run all contenders ``rounds`` times, alternating, after ``warm_up`` rounds that do not count.
 
@@ -78,6 +79,7 @@ def race(
         clock: one of `CLOCKS`, the one that decides.
         warm_up: rounds not counted: caches, page tables and first calls.
         tick: returns (deciding clock, wall) for a contender's name, instead of the real clocks.
+        before: called with a contender's name before its turn, on no clock: evicts what it is to read from the disk.
 
     Raises:
         ValueError: no contender, no round or an unknown clock.
@@ -95,6 +97,8 @@ def race(
         for number in range(-warm_up, rounds):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
+                if before is not None:
+                    before(name)
                 seconds, wall = read(name)
                 units = contenders[name]()
                 seconds_after, wall_after = read(name)

@@ -2,14 +2,19 @@
 
 Peer: torch's `DataLoader` over the same `TensorDataset`; limit: `np.take` into a buffer used again. Unit: samples a
 second of CPU time of the process. Measured: rows of 784 float32 with a label, 256 a batch, no workers, shuffled as a
-whole; and the rows alone as a NumPy array, which both take as a dataset.
+whole; and the rows alone as a NumPy array, which both take as a dataset. Also: the array as a memory map of a file that
+was evicted from the page cache, on the wall clock, beside torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 
+from benchmarks.disk import evict
 from benchmarks.harness import Answer, Contender, Stage, compare, race
 from benchmarks.loaders import LOADERS, endless
 
@@ -35,7 +40,30 @@ def run(stage: Stage) -> list[Answer]:
             compare(ran, "feedline", "torch DataLoader", question, "samples/s", at_least=6),
             compare(ran, "feedline", "np.take", question, "samples/s", at_least=0.8),
         ]
-    return answers
+    return answers + evicted(stage, x)
+
+
+def evicted(stage: Stage, x: np.ndarray) -> list[Answer]:
+    """Some batches of a fresh loader over a fresh map, whose file is not in memory."""
+    path = stage.data / "bench-rows.npy"
+    np.save(path, x)
+    some = 1_000 if stage.quick else 20_000
+
+    def feeding(make: Callable[..., Any]) -> Contender:
+        def feed() -> float:
+            found = 0
+            for batch in make(np.load(path, mmap_mode="r"), batch_size=BATCH, shuffle=True):
+                found += len(batch)
+                if found >= some:
+                    break
+            return found
+
+        return feed
+
+    contenders = {name: feeding(make) for name, make in LOADERS.items()}
+    ran = race(contenders, stage.rounds(5), "wall", 0, before=lambda _: evict(path))
+    path.unlink()
+    return [compare(ran, "feedline", "torch DataLoader", "map, 784 floats, batch 256, shuffled, evicted", "samples/s")]
 
 
 def counting(loader: object, count: int) -> Contender:

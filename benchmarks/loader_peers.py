@@ -3,11 +3,13 @@
 Peer: torch `DataLoader` with 0 and 2 worker processes, the usual way and by its BatchSampler idiom. Unit: samples a
 second on the wall clock, since workers are other processes. Measured: the data of `dense_shuffled` (784 float32 and a
 label, 256 a batch) and of `minibatch_overhead` (16 floats, 32 a batch), steady state, workers persistent; tensors on
-both sides. Reported only: what decides is in those two files.
+both sides. Reported only: what decides is in those two files. Peers over data that is not in memory: `cold_peers`; here
+ours alone, from a store that was evicted from the page cache.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 import feedline as fl
 from benchmarks import data
 from benchmarks.dense_shuffled import looping, torch_loaders, touch
+from benchmarks.disk import coldly
 from benchmarks.harness import Answer, Contender, Race, Stage, compare, race
 from benchmarks.minibatch_overhead import ROWS, WIDTH
 
@@ -27,6 +30,17 @@ def run(stage: Stage) -> list[Answer]:
     touch(source, x)
     answers = table(stage, "784 floats + label, batch 256", source, x, 256, 100)
     small = np.random.default_rng(8).random((ROWS, WIDTH), np.float32)
+    source.close()
+    del source, x  # what is mapped stays in the page cache
+    answers.append(
+        coldly(
+            stage,
+            "peers: 784 floats + label, batch 256, as tensors",
+            "samples/s",
+            opening(path, 10 if stage.quick else 200),
+            path,
+        )
+    )
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=small, y=np.zeros(ROWS, np.int64)))
     return answers + table(stage, "16 floats + label, batch 32", source, small, 32, 400)
 
@@ -44,6 +58,16 @@ def table(
     ran: Race = race(contenders, stage.rounds(5), "wall")
     peers = [name for name in contenders if name != "feedline"]
     return [compare(ran, "feedline", peer, f"peers: {what}", "samples/s (wall)") for peer in peers]
+
+
+def opening(path: Path, count: int) -> Contender:
+    """So many minibatches from a source that is opened for them."""
+
+    def feed() -> float:
+        with fl.MinibatchSource(fl.StoreDeserializer(path), max_samples=count * 256) as source:
+            return feeding(source, min(count, source.num_samples // 256), 256)()
+
+    return feed
 
 
 def feeding(source: fl.MinibatchSource, count: int, size: int) -> Contender:

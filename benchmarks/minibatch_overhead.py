@@ -2,6 +2,7 @@
 
 Peer: torch's `DataLoader(TensorDataset, batch_size=32, shuffle=True)` without workers. Unit: microseconds from the call
 of `next_minibatch` to usable arrays, CPU time of the thread. Measured: 100,000 rows in memory, shuffled as a whole.
+Also: minibatches of a sweep over a store of ten times as many rows that was evicted from the page cache.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 import feedline as fl
 from benchmarks.dense_shuffled import looping, torch_loaders
+from benchmarks.disk import coldly
 from benchmarks.harness import Answer, Race, Stage, Target, race, spread
 
 ROWS, WIDTH, SIZE = 100_000, 16, 32
@@ -45,7 +47,21 @@ def run(stage: Stage) -> list[Answer]:
         cost(ran, "torch tensors", Target("ours", "<=", 10, "10 us")),
         cost(ran, "NumPy", Target("ratio", ">=", 6)),
         cost(ran, "torch tensors", Target("ratio", ">=", 6)),
+        evicted(stage),
     ]
+
+
+def evicted(stage: Stage) -> Answer:
+    """From a store of 64 MB that is not in memory, as a whole."""
+    rows = stage.size(10 * ROWS, ROWS // 10)
+    store = stage.data / "bench-tiny.store"
+    fl.convert(fl.ArrayDeserializer(x=np.random.default_rng(8).random((rows, WIDTH), np.float32)), store)
+
+    def sweep() -> float:
+        with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle="whole", max_sweeps=1) as source:
+            return sum(1 for _ in source.minibatches(SIZE))
+
+    return coldly(stage, "32 x 16 floats from a store, whole", "minibatches/s", sweep, store)
 
 
 def cost(ran: Race, ours: str, target: Target) -> Answer:

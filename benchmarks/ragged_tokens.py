@@ -3,12 +3,14 @@
 Peers: vectorised NumPy (one fancy index a minibatch) for packed tokens with offsets, torch's `pad_sequence` for padded
 ones; ours makes the mask as well, `pad_sequence` does not. Unit: sequences a second. Measured: the kernels with the
 sequences of each minibatch chosen before, and end to end through `MinibatchSource`, order and cut included; CPU time
-of the thread for kernels, of the process end to end.
+of the thread for kernels, of the process end to end. Also: end to end from a store that was evicted from the page
+cache, on the wall clock.
 """
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 import feedline as fl
 from benchmarks import data
+from benchmarks.disk import coldly
 from benchmarks.harness import Answer, Contender, Stage, compare, race
 from feedline import _native
 
@@ -48,6 +51,8 @@ def run(stage: Stage) -> list[Answer]:
         stage.rounds(9),
         "process",
     )
+    store = stage.data / "bench-tokens.store"
+    fl.convert(fl.ArrayDeserializer(x=value), store)
     unit = "sequences/s"
     end = "tokens end to end, "
     return [
@@ -55,6 +60,10 @@ def run(stage: Stage) -> list[Answer]:
         compare(padded, "feedline", "torch pad_sequence", "token sequences, padded with mask (kernel)", unit, 1.0, 6),
         compare(whole, "packed", "numpy", end + "packed", unit, note="the peer's order and cuts are made before"),
         compare(whole, "padded", "torch pad_sequence", end + "padded with mask", unit),
+        *(
+            coldly(stage, f"tokens from a store, {order}, packed", unit, opening(store, shuffle, count), store)
+            for order, shuffle in (("whole", "whole"), ("windows of 16 MiB", fl.Window(bytes=16 << 20)))
+        ),
     ]
 
 
@@ -156,6 +165,19 @@ def feeding(source: fl.MinibatchSource, count: int, pad: bool) -> Contender:
             if pad:
                 value.padded_with_mask()  # type: ignore[attr-defined]
             sequences += value.num_sequences
+        return sequences
+
+    return feed
+
+
+def opening(store: Path, shuffle: str | fl.Window, count: int) -> Contender:
+    """So many minibatches, or a sweep, from a source that is opened for them."""
+
+    def feed() -> float:
+        sequences = 0
+        with fl.MinibatchSource(fl.StoreDeserializer(store), shuffle=shuffle, max_sweeps=1) as source:
+            for minibatch in itertools.islice(source.minibatches(SIZE), count):
+                sequences += minibatch["x"].num_sequences
         return sequences
 
     return feed

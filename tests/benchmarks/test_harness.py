@@ -13,9 +13,9 @@ import pytest
 
 harness = pytest.importorskip("benchmarks.harness", reason="benchmarks are not part of the wheel")
 
-from benchmarks.__main__ import load_answer, main  # noqa: E402
+from benchmarks.__main__ import _asked, load_answer, main  # noqa: E402
 
-from benchmarks import QUESTIONS  # noqa: E402
+from benchmarks import QUESTIONS, disk, groups  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -74,6 +74,22 @@ def test_warm_up_rounds_do_not_count():
     clocks = Clocks({"a": [100.0, 1.0, 1.0], "b": [100.0, 1.0, 1.0]})
     run = clocks.race(2, {"a": 1.0, "b": 1.0}, warm_up=1)
     assert run.rates("a") == pytest.approx([1.0, 1.0])
+
+
+def test_what_comes_before_a_turn_is_on_no_clock():
+    clocks = Clocks({"a": [1.0] * 3, "b": [2.0] * 3})
+
+    def before(name: str) -> None:
+        clocks.order.append(name.upper())
+        clocks.now[name] += 100.0
+
+    contenders = {name: clocks.contender(name, 6.0) for name in "ab"}
+    run = harness.race(contenders, 2, warm_up=1, tick=clocks.tick, before=before)
+    assert run.rates("a") == pytest.approx([6.0, 6.0])
+    assert run.rates("b") == pytest.approx([3.0, 3.0])
+    turns = [clocks.order[i : i + 2] for i in range(0, len(clocks.order), 2)]
+    assert len(turns) == 6
+    assert all(upper == name.upper() for upper, name in turns)
 
 
 @pytest.mark.parametrize("bad", [{"rounds": 0}, {"clock": "sundial"}, {"contenders": {}}])
@@ -173,6 +189,47 @@ def test_a_quick_run_of_one_question_leaves_a_table_and_no_data(tmp_path):
     assert "memory_gb" in found["machine"]
     (page,) = (tmp_path / "results").glob("*.md")
     assert "Quick run" in page.read_text()
+
+
+def test_a_subject_stands_for_its_questions():
+    assert _asked(None) == list(QUESTIONS)
+    assert _asked(["cold"]) == ["cold", "cold_peers", "cold_formats"]
+    assert _asked(["restore", "cold_peers"]) == ["restore", "cold_peers"]
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
+def test_what_does_not_leave_the_page_cache_is_no_cold_row():
+    path = Path("/dev/shm") / f"feedline-test-{os.getpid()}"
+    path.write_bytes(bytes(1 << 20))
+    try:
+        assert disk.resident([str(path)]) == 1
+        with pytest.raises(RuntimeError, match="100% stays"):
+            disk.evict(path)
+        disk.evict(path, share=0.5)  # half of it is to stay
+    finally:
+        path.unlink()
+
+
+def test_a_ballast_goes_with_its_block():
+    with groups.ballast(1 << 20) as locked:
+        assert locked in (True, False)  # not every user may lock memory
+        (child,) = [int(pid) for pid in children_of(os.getpid())]
+    assert child not in children_of(os.getpid())
+
+
+def test_little_memory_is_said_in_words():
+    assert groups.Group(0).kind == "locked ballast that leaves memory"
+    assert groups.Group(2, Path("/nowhere")).kind == "memory control group (version 2)"
+    assert groups.Group(0).arguments() == ("0", ".")
+    groups.Group(0).enter()  # nowhere to go
+    assert groups.Group(0).page_cache() > 0
+
+
+def children_of(parent: int) -> list[int]:
+    listed = subprocess.run(
+        ["ps", "--ppid", str(parent), "-o", "pid=,comm="], capture_output=True, text=True, check=False
+    )
+    return [int(line.split()[0]) for line in listed.stdout.splitlines() if not line.endswith(" ps")]
 
 
 def test_a_benchmark_that_fails_fails_the_run(tmp_path, monkeypatch, capsys):

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.cli.demo import command, words
+from feedline.cli.demo import command, large, words
 from feedline.cli.demo.ledger import Digest, LedgerWriter, columns_of, digest, merge, read_ledger
 from feedline.cli.demo.processes import Child
-from feedline.cli.demo.report import write_report
+from feedline.cli.demo.report import from_the_disk, write_report
 from feedline.cli.demo.run import QUICK, Outcome, Settings, work_folder
 from feedline.errors import DataError, WorkerError
 from tests.cli.shell import ENV, feedline, naming, start
@@ -83,6 +83,24 @@ def test_a_repeated_file_holds_every_word_as_often(dictionary, tmp_path):
         sum(i.sequences for i in fl.CTFDeserializer(p, words.STREAMS).chunks()) for p in (train, tmp_path / "large.ctf")
     ]
     assert counts[1] == 3 * counts[0]
+
+
+def test_a_large_file_is_fed_from_the_disk_once(dictionary, tmp_path, capsys, monkeypatch):
+    train = words.write_corpora(tmp_path, dict(itertools.islice(dictionary.items(), 300))).train
+    size = words.repeat_file(train, tmp_path / "large.ctf", 200_000)
+    evicted = []
+    monkeypatch.setattr(large, "evict", evicted.append)
+    found = large.feed(str(tmp_path / "large.ctf"), 60.0, 7, 512)
+    assert evicted == [[str(tmp_path / "large.ctf")]]
+    # One sweep, though there was time for many: the second would come from memory.
+    assert found["fed_bytes"] == found["stored_bytes"] == size
+    assert found["seconds"] < 60
+    assert 0 <= found["resident_before"] <= 1
+    said = from_the_disk(found | {"disk_bytes_per_second": 2e9, "share_of_disk": 0.25, "resident_before": 0.0})
+    assert "25% of the 2 GB/s" in said
+    assert "0% of it was in the page cache before" in said
+    unknown = from_the_disk(found | {"disk_bytes_per_second": None, "share_of_disk": None})
+    assert "not known" in unknown
 
 
 # ---- the ledger ---------------------------------------------------------------------------------------
@@ -176,6 +194,7 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     assert any("with 2 workers" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
+    assert re.search(r"^that came from the disk: .*B/s.*; \d+% of it was in the page cache before", out, re.MULTILINE)
     drawn = ["network.svg"] if shutil.which("dot") else []
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "loss.png",

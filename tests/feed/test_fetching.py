@@ -12,6 +12,7 @@ import pytest
 
 import feedline as fl
 from feedline import _native
+from feedline.feed import fetching
 from feedline.feed.fetching import FetchingReader
 from feedline.testing import sequences_of
 
@@ -300,3 +301,47 @@ def test_lanes_are_cut_from_what_is_fetched(tmp_path, shuffle):
     with source(tmp_path / "data", **options) as feed:
         feed.load_state_dict(states[40])
         assert feed.next_minibatch(80)["x"].rows.tobytes() == found[41]["x"].rows.tobytes()
+
+
+def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folder, monkeypatch):
+    calls = []
+    begin, slot = FetchingReader._begin_group, FetchingReader._slot
+
+    def beginning(self, units, nbytes):
+        calls.append(("begin", tuple(units)))
+        begin(self, units, nbytes)
+
+    def taking(self, unit):
+        calls.append(("take", unit))
+        return slot(self, unit)
+
+    monkeypatch.setattr(FetchingReader, "_begin_group", beginning)
+    monkeypatch.setattr(FetchingReader, "_slot", taking)
+    with source(folder, False) as feed:
+        feed.seek(fl.Position(0, 1500, 1500))
+        feed.next_minibatch(64)
+    begun = [units for kind, units in calls if kind == "begin"]
+    assert len(begun) > 1
+    # All that the first minibatch waits for was taken before anything else was asked for.
+    before = calls[: calls.index(("begin", begun[1]))]
+    assert {unit for kind, unit in before if kind == "take"} == set(begun[0])
+
+
+def test_chunks_in_memory_are_looked_up_once_a_segment(tmp_path, monkeypatch):
+    """Not for each minibatch: that cost a third of a tiny one."""
+    looked, views = [], FetchingReader._views
+
+    def counted(self, segment, which):
+        looked.append(segment)
+        return views(self, segment, which)
+
+    monkeypatch.setattr(FetchingReader, "_views", counted)
+    monkeypatch.setattr(fetching, "_LOOK_UNITS", 1)  # so that chunks are known one after the other, as of a large store
+    rows = 40_000
+    fl.convert(fl.ArrayDeserializer(x=np.arange(rows)), tmp_path / "store", chunk_bytes=100_000)
+    with fl.MinibatchSource(fl.StoreDeserializer(tmp_path / "store"), shuffle=False, max_sweeps=1) as feed:
+        found = [i for minibatch in feed.minibatches(16) for i in minibatch["x"].rows.tolist()]
+    assert found == list(range(rows))
+    segments = len({id(segment) for segment in looked})
+    assert segments <= 4
+    assert len(looked) <= 2 * segments

@@ -178,6 +178,7 @@ class FetchingReader(Reader):
         self._cold = False
         self._calm = 0  # how long everything has been found in the page cache, while fetching
         self._look_at = 0.0
+        self._covered: Segment | None = None  # in order: one that lies in there, whose chunks are known
         self._seen = (0, 0)  # in order: the sequences, from and to, for which that need not be found out again
         self._faulty = 0  # blocks held that cannot be read as a whole
 
@@ -214,9 +215,9 @@ class FetchingReader(Reader):
     def take(self, parts: Sequence[Part]) -> tuple[Slots, Ints]:
         """Hold what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
         take = self._take_in_order if self._in_place else self._take_of_window
-        slots, index = together([take(part) for part in parts])
-        if self._whole and not self._cold:
-            self._look(slots, index)
+        slots, index = take(parts[0]) if len(parts) == 1 else together([take(part) for part in parts])
+        if self._whole and not self._cold and (now := time.perf_counter()) >= self._look_at:
+            self._look(slots, index, now)
         return slots, index
 
     def finds(self, ordinals: Ints) -> bool:
@@ -227,9 +228,9 @@ class FetchingReader(Reader):
         if self._cold or self.forced or not len(ordinals):
             return False
         if self._in_place:
-            return not self._lacking_in_order(int(ordinals[0]), int(ordinals[-1]))
-        if time.perf_counter() >= self._look_at:
-            self._look(*self.in_files(ordinals))
+            return self._there(int(ordinals[0]), int(ordinals[-1]))
+        if (now := time.perf_counter()) >= self._look_at:
+            self._look(*self.in_files(ordinals), now)
         return not self._cold
 
     def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
@@ -394,7 +395,7 @@ class FetchingReader(Reader):
         """Where the sequences of ``part`` are in the views of their chunks."""
         segment, a, b = part
         if segment.held is not self._in_file:
-            if self._unknown:
+            if self._unknown and not (self._in_place and int(segment.place[-1]) - int(segment.place[0]) < _SOON):
                 # Chunk by chunk as they are needed: those of a segment may be all of a large store.
                 return self._views(segment, slice(a, b))
             segment.slots, segment.taken = self._views(segment, slice(None))
@@ -516,9 +517,13 @@ class FetchingReader(Reader):
     # ---- windows, and the whole -------------------------------------------------------------------
 
     def _take_of_window(self, part: Part) -> tuple[Slots, Ints]:
-        if self._whole:
-            return self._from_files(part)
         segment, a, b = part
+        if self._whole:
+            if segment.held is self._in_file:  # once all chunks are known; the shortest way
+                assert segment.slots is not None
+                assert segment.taken is not None
+                return segment.slots[a:b], segment.taken[a:b]
+            return self._from_files(part)
         plan = segment.plan
         held = self._plans.get((plan.sweep, plan.number)) or self._hold(plan)
         if segment.held is not held:
@@ -560,11 +565,8 @@ class FetchingReader(Reader):
         if wanted and self._lacks(np.array(wanted, np.int64), _LOOK_WINDOW):
             self._begin(wanted)
 
-    def _look(self, slots: Slots, index: Ints) -> None:
+    def _look(self, slots: Slots, index: Ints, now: float) -> None:
         """Find out whether sequences of a whole shuffle have left the page cache."""
-        now = time.perf_counter()
-        if now < self._look_at:
-            return
         self._look_at = now + _LOOK_EVERY
         if self.forced or self._chunks.lacking(self._disk(), slots, index, None, _LOOK_AT, 1):
             self._cold, self._calm = True, 0
@@ -577,14 +579,24 @@ class FetchingReader(Reader):
 
     def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
         segment, a, b = part
-        if not self._cold and not self._lacking_in_order(int(segment.ordinals[a]), int(segment.ordinals[b - 1])):
-            return self._from_files(part)
+        if not self._cold:
+            if segment is self._covered:
+                assert segment.slots is not None
+                assert segment.taken is not None
+                return segment.slots[a:b], segment.taken[a:b]
+            if self._there_in_order(segment, a, b):
+                return self._from_files(part)
         return self._blocks_in_order(segment.ordinals[a:b])
 
     def _blocks_in_order(self, ordinals: Ints) -> tuple[Slots, Ints]:
         units = self._units_of(ordinals)
         needed = np.unique(units).tolist()
-        self._begin(needed)
+        if any(unit not in self._units for unit in needed):
+            # The position has jumped, or is the first: what is needed now does not share the disk with what is not.
+            self._begin(needed)
+            for unit in needed:
+                if unit in self._units:
+                    self._slot(unit)
         self._fetch_on(needed[-1])
         slots, index = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
         for unit in needed:
@@ -603,13 +615,24 @@ class FetchingReader(Reader):
             self._cold = False
         return slots, index
 
+    def _there_in_order(self, segment: Segment, a: int, b: int) -> bool:
+        """As `_there`, of sequences ``a`` to ``b - 1`` of a segment; notes a segment that is there as a whole."""
+        there = self._there(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
+        low, high = self._seen
+        whole = segment.held is self._in_file and low <= segment.ordinals[0] and segment.ordinals[-1] < high
+        self._covered = segment if there and whole else None
+        return there
+
+    def _there(self, first: int, last: int) -> bool:
+        """Whether the page cache holds sequences ``first`` to ``last``, or did when it was last asked."""
+        low, high = self._seen
+        return (low <= first and last < high) or not self._lacking_in_order(first, last)
+
     def _lacking_in_order(self, first: int, last: int) -> bool:
         """Whether the page cache lacks some of the blocks from sequence ``first`` to some behind ``last``.
 
         Those ahead are fetched before they are needed, then. Looks at `_LOOK_UNITS` blocks, again behind half of them.
         """
-        if self._seen[0] <= first and last < self._seen[1]:
-            return False
         starts = self._table.starts
         low, high = (int(np.searchsorted(starts, ordinal, side="right")) - 1 for ordinal in (first, last))
         end = min(max(high + 1, low + _LOOK_UNITS), len(self._table))

@@ -149,6 +149,9 @@ class Reader(abc.ABC):
         """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
         for segment, _, _ in parts:
             self.prepare(segment)
+        if len(parts) == 1 and segment.slots is not None:
+            _, a, b = parts[0]
+            return segment.slots[a:b], segment.index[a:b]
         return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
 
     @property

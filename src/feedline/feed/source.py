@@ -227,42 +227,37 @@ class MinibatchSource:
             raise refusal("this source", self._inside)
         self._inside = me
         try:
-            return self._made(size, partition, finish)
+            if type(size) is not int or size < 1:
+                size = whole_number("a minibatch size", size, 1)
+            index, count = self._partition.resolve(partition)
+            if count > 1 and not self._reader.shared:
+                self._reader.shared = on_this_machine(count) > 1
+            cursor = self._cursor
+            if cursor is None:
+                cursor = self._start()
+                if cursor is None:
+                    return Minibatch.end(self.schema, self.position)
+            plan = self._ahead.plan(cursor, size, index, count)
+            if plan.ended:
+                self._cursor = plan.after
+                return Minibatch.end(self.schema, self.position)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
+            if finish is not None:
+                finish(minibatch)
+            after = plan.after
+            window = after.segment.plan
+            if window is not self._window_in_use:
+                self._upcoming = Upcoming(self._timeline.chunks_after(window, self._axis.max_sweeps))
+                self._reader.keep([window], self._upcoming)
+            elif self._upcoming is not None:
+                self._reader.read_on(self._upcoming)
+            self._ahead.refill(after, size, index, count, minibatch.num_sequences)
+            # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
+            # moved if and only if the minibatch was delivered.
+            self._window_in_use, self._cursor = window, after
+            return minibatch
         finally:
             self._inside = None
-
-    def _made(
-        self, size: int, partition: tuple[int, int] | None, finish: Callable[[Minibatch], object] | None
-    ) -> Minibatch:
-        if type(size) is not int or size < 1:
-            size = whole_number("a minibatch size", size, 1)
-        index, count = self._partition.resolve(partition)
-        if count > 1 and not self._reader.shared:
-            self._reader.shared = on_this_machine(count) > 1
-        cursor = self._cursor
-        if cursor is None:
-            cursor = self._start()
-            if cursor is None:
-                return Minibatch.end(self.schema, self.position)
-        plan = self._ahead.plan(cursor, size, index, count)
-        if plan.ended:
-            self._cursor = plan.after
-            return Minibatch.end(self.schema, self.position)
-        minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
-        if finish is not None:
-            finish(minibatch)
-        after = plan.after
-        window = after.segment.plan
-        if window is not self._window_in_use:
-            self._upcoming = Upcoming(self._timeline.chunks_after(window, self._axis.max_sweeps))
-            self._reader.keep([window], self._upcoming)
-        elif self._upcoming is not None:
-            self._reader.read_on(self._upcoming)
-        self._ahead.refill(after, size, index, count, minibatch.num_sequences)
-        # Last, and nothing is called until the caller has the minibatch: whatever interrupts this, the position has
-        # moved if and only if the minibatch was delivered.
-        self._window_in_use, self._cursor = window, after
-        return minibatch
 
     def minibatches(
         self,

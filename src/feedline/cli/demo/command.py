@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from feedline.cli.console import Debug, Json, print_json, show_bytes, show_count
-from feedline.cli.demo.report import write_report
+from feedline.cli.demo.report import from_the_disk, write_report
 from feedline.cli.demo.run import QUICK, Outcome, Settings, run
 from feedline.cli.demo.view import View
 from feedline.runs import report
@@ -72,6 +72,7 @@ def summary(outcome: Outcome) -> list[str]:
             f"{show_bytes(large['fed_bytes'])} of a file of {show_bytes(large['stored_bytes'])} in "
             f"{large['seconds']:.0f} s ({show_count(large['samples'] / large['seconds'])} samples/s)"
         )
+        lines.append(f"that came from the disk: {from_the_disk(large)}")
     lines.append(f"took {outcome.seconds:.0f} s")
     return lines
 

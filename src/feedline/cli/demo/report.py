@@ -129,10 +129,23 @@ def _figures(outcome: Outcome) -> list[list[Any]]:
         rows += [
             ["large file", f"{show_bytes(large['stored_bytes'])}, {large['sequences']} sequences"],
             ["fed of it", f"{show_bytes(large['fed_bytes'])} in {large['seconds']:.0f} s"],
+            ["from the disk", from_the_disk(large)],
             ["growth of private memory", show_bytes(large["growth_bytes"])],
             ["file-backed memory", show_bytes(large["file_backed_bytes"])],
         ]
     return [*rows, ["whole demo", f"{outcome.seconds:.0f} s"]]
+
+
+def from_the_disk(large: dict[str, Any]) -> str:
+    """How fast the large file was fed, and which share of the disk's speed that is, in words."""
+    before = f"{large['resident_before']:.0%} of it was in the page cache before"
+    speed = f"{show_bytes(large['fed_bytes'] / large['seconds'])}/s"
+    if large["disk_bytes_per_second"] is None:
+        return f"{speed}; {before}; the file system allows no reads past the page cache, so its own speed is not known"
+    return (
+        f"{speed}, {large['share_of_disk']:.0%} of the {show_bytes(large['disk_bytes_per_second'])}/s that bare reads "
+        f"get; {before}"
+    )
 
 
 def _machine() -> list[list[Any]]:

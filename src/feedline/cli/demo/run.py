@@ -296,9 +296,11 @@ def prove(settings: Settings, folder: Path, corpora: Corpora, resumed: dict[str,
 
 
 def feed_large(settings: Settings, folder: Path, corpora: Corpora, view: View) -> dict[str, Any]:
-    """Feed a file much larger than the window, and see how much private memory grows."""
+    """Feed a file much larger than the window from the disk: how fast, and how much does private memory grow?"""
     path = folder / "large.ctf"
-    view.say(f"writing a CTF file of {show_bytes(settings.large_bytes)} from the same words, and feeding it")
+    view.say(
+        f"writing a CTF file of {show_bytes(settings.large_bytes)} from the same words, and feeding it from the disk"
+    )
     repeat_file(corpora.train, path, settings.large_bytes)
     argument = {"path": str(path), "seconds": settings.large_seconds, "seed": settings.seed, "size": settings.size}
     result: dict[str, Any] = {}

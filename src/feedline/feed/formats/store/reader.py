@@ -375,6 +375,9 @@ class _MappedPart:
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
         head = min(int(part.chunks["byte"][0]), HEAD_LIMIT)
+        # Both ends on their way at once, as each is waited for.
+        file.advise("willneed", 0, head)
+        file.advise("willneed", file.size - 8)
         message = file.copy(head - 8, 8)
         if not (file.copy(6, 0).tobytes() == file.copy(6, file.size - 6).tobytes() == b"ARROW1"):
             raise _damaged('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
