@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -239,6 +240,7 @@ def test_files_are_closed_again(tmp_path, monkeypatch):
         pq.write_table(pa.table({"x": np.arange(i * 10.0, i * 10.0 + 10)}), tmp_path / f"{i:02}.parquet")
     monkeypatch.setattr("feedline.feed.ranges._FILES", 4)
     most = 0
+    gc.collect()  # what earlier tests left open would be closed in between
     with source(fl.ParquetDeserializer(tmp_path), shuffle=fl.Window(chunks=3)) as feed:
         before = len(os.listdir("/proc/self/fd"))
         ids = []

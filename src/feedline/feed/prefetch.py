@@ -54,7 +54,7 @@ class Stats:
         wait_seconds: time ``next_minibatch`` waited for chunks.
         minibatches, sequences, samples: delivered to this rank.
         skipped: unreadable sequences passed over by this rank.
-        disk_bytes: read past the page cache, as it did not hold them (stores and mapped arrays).
+        disk_bytes: fetched, mostly past the page cache, as it did not hold them.
     """
 
     chunks_read: int = 0
