@@ -30,6 +30,7 @@ def test_a_cut_file_is_never_read_as_another(tmp_path_factory, size, stretches, 
     for start in stretches:
         content[start : start + int(rng.integers(1, PAGE))] = 0
     path = tmp_path_factory.getbasetemp() / "rows"
+    path.unlink(missing_ok=True)  # some file systems wait for the disk when a file is written over
     content.tofile(path)
     rows = np.memmap(path, np.uint8, "r")
     gatherer = _native.Gatherer([None])
