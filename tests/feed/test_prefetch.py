@@ -9,13 +9,13 @@ import signal
 import threading
 import time
 import weakref
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 import feedline as fl
 from feedline.feed import prefetch
+from feedline.feed.jobs import Job
 from feedline.testing import sequences_of
 from tests.laws.corpora import CountedCorpus
 
@@ -82,17 +82,17 @@ def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
 def test_an_interrupt_while_waiting_for_a_chunk_loses_nothing(monkeypatch, at):
     """Ctrl-C between two chunks of a window: the window is read on, and all of it is let go in the end."""
     expected = sequences_of([source().next_minibatch(50)])
-    interrupted, result, calls = source(read_ahead=0), Future.result, []
+    interrupted, result, calls = source(read_ahead=0), Job.result, []
 
-    def interrupting(self, timeout=None):
-        chunk = result(self, timeout)
+    def interrupting(self):
+        chunk = result(self)
         calls.append(self)
         if len(calls) == at:
             raise KeyboardInterrupt
         return chunk
 
     with monkeypatch.context() as patch:
-        patch.setattr(Future, "result", interrupting)
+        patch.setattr(Job, "result", interrupting)
         with pytest.raises(KeyboardInterrupt):
             interrupted.next_minibatch(50)
     assert sequences_of([interrupted.next_minibatch(50)]) == expected
@@ -175,7 +175,7 @@ def test_a_dropped_source_is_freed_at_once():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("locked", ["futures", "reader"])
+@pytest.mark.parametrize("locked", ["jobs", "reader"])
 def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     """Locks that a reading thread holds at the fork are locked for ever in the child; it waits for none of them."""
     parent, plain = source(read_ahead=1 << 30), source(read_ahead=0)
@@ -186,7 +186,7 @@ def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     reader = parent._reader
     waiting = [entry for entry in reader._entries.values() if entry.slot < 0]
     assert waiting
-    locks = [entry.future._condition for entry in waiting] if locked == "futures" else [reader._lock]
+    locks = [entry.job._lock for entry in waiting] if locked == "jobs" else [reader._lock]
     held, over = threading.Event(), threading.Event()
 
     def hold():
@@ -226,7 +226,7 @@ def test_what_failed_ahead_of_need_is_read_again_when_needed():
     corpus = Flaky([1] * 40, [10] * 4)
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, threads=1)
     first = source.next_minibatch(10)
-    while not any(entry.future.done() and entry.slot < 0 for entry in source._reader._entries.values()):
+    while not any(entry.job.done and entry.slot < 0 for entry in source._reader._entries.values()):
         time.sleep(0.01)
     corpus.failing = False
     assert [first.ids.tolist(), *(m.ids.tolist() for m in source.minibatches(10))] == [

@@ -6,8 +6,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
+
+from feedline.feed.jobs import Job
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -51,22 +52,20 @@ class Bounded(Generic[Key, Item]):
         """The item of ``key``, made now if need be."""
         shelf = self._shelf.get()
         with shelf.lock:
-            future = shelf.items.get(key)
-            mine = future is None
-            if future is None:
-                future = shelf.items[key] = Future()
+            job = shelf.items.get(key)
+            if job is None or job.failed:
+                job = shelf.items[key] = Job(lambda: self._make(key))
             shelf.items.move_to_end(key)
-        if not mine:
-            return future.result()
-        try:
-            item = self._make(key)
-        except BaseException as error:
+        job.run()
+        if job.failed:
             with shelf.lock:
-                del shelf.items[key]
-            future.set_exception(error)
-            raise
+                if shelf.items.get(key) is job:
+                    del shelf.items[key]
+            return job.result()
+        item = job.result()
         with shelf.lock:
-            future.set_result(item)
+            if shelf.items.get(key) is not job or key in shelf.costs:
+                return item
             shelf.costs[key] = self._cost(item)
             shelf.used += shelf.costs[key]
             for old in [old for old in shelf.items if old in shelf.costs]:
@@ -89,6 +88,6 @@ class Bounded(Generic[Key, Item]):
 class _Shelf(Generic[Key, Item]):
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.items: OrderedDict[Key, Future[Item]] = OrderedDict()
+        self.items: OrderedDict[Key, Job[Item]] = OrderedDict()
         self.costs: dict[Key, int] = {}
         self.used = 0

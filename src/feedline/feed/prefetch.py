@@ -18,7 +18,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.jobs import Job, Threads
 from feedline.feed.protocol import Deserializer
 from feedline.feed.ranges import ROOM, RangeFetcher
 from feedline.feed.timeline import Segment, WindowPlan
@@ -288,16 +288,12 @@ class MappedReader(Reader):
 class _Entry:
     """One chunk: being read, read ahead, or held at a slot."""
 
-    __slots__ = ("bytes", "counted", "dropped", "future", "slot")
+    __slots__ = ("bytes", "counted", "dropped", "job", "slot")
 
     def __init__(self, estimate: int) -> None:
-        self.future: Future[Chunk] = Future()
+        self.job: Job[Chunk] | None = None
         self.bytes, self.slot = estimate, -1
         self.counted = self.dropped = False
-
-
-def _failed(future: Future[Chunk]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 class BufferedReader(Reader):
@@ -338,7 +334,7 @@ class BufferedReader(Reader):
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
         self._seen = (0, 0)  # chunks read, their decoded bytes
         self._asked_at = 0  # chunks read when room for more was last looked for
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
         self.ranges = self._fresh()
         lies_in = next(iter(corpus.paths()), corpus.name)
         self.waits = Waits(lies_in, BLOCKS if budget is None else NOT_AHEAD)
@@ -390,18 +386,20 @@ class BufferedReader(Reader):
         self._after_fork()
         for chunk_id in ids.tolist():
             entry = self._entries.get(chunk_id)
-            if entry is None or _failed(entry.future):
+            if entry is None or entry.job is None or entry.job.failed:
                 # What could not be read ahead of need is read again: what stood in the way may be gone.
                 self._submit(chunk_id)
         began = time.perf_counter()
         chunks = []
         try:
             for chunk_id in ids.tolist():
+                job = self._entries[chunk_id].job
+                assert job is not None
                 try:
-                    chunks.append(self._entries[chunk_id].future.result())
+                    chunks.append(job.result())
                 except BaseException:
                     # Not if it was read, and it is this thread that was interrupted.
-                    if _failed(self._entries[chunk_id].future):
+                    if job.failed:
                         del self._entries[chunk_id]
                     raise
         finally:
@@ -433,7 +431,8 @@ class BufferedReader(Reader):
         self._after_fork()
         for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
             entry = self._entries.pop(chunk_id)
-            entry.future.cancel()
+            if entry.job is not None:
+                entry.job.cancel()
             self.ranges.forget(entry)
             self._uncount(entry)
 
@@ -444,7 +443,7 @@ class BufferedReader(Reader):
         self._drop(set())
         self.reset()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.close()
             self._pool = None
         self.ranges.close()
 
@@ -510,11 +509,11 @@ class BufferedReader(Reader):
 
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="feedline-read")
+            self._pool = Threads(self._threads)
         entry = _Entry(self._estimate(chunk_id))
         self.ranges.shared = self.shared
         self.ranges.want(entry, chunk_id)
-        entry.future = self._pool.submit(self._read, chunk_id, entry)
+        entry.job = self._pool.submit(lambda: self._read(chunk_id, entry))
         self._entries[chunk_id] = entry
 
     def _read(self, chunk_id: int, entry: _Entry) -> Chunk:
@@ -539,7 +538,7 @@ class BufferedReader(Reader):
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            # The threads stayed in the parent, and locks that they held are locked for ever: futures have one each, so
+            # The threads stayed in the parent, and locks that they held are locked for ever: jobs have one each, so
             # that nothing but what was taken in is used.
             self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
             self.ranges = self._fresh()

@@ -41,7 +41,7 @@ from feedline.kvstore import interrupts
 from feedline.kvstore.base import RefusedError
 from feedline.kvstore.exchanges import SUMMED, Exchanges, cut, named
 from feedline.kvstore.heartbeat import FAILED, LEFT, Heartbeat
-from feedline.kvstore.meeting import gloo_backend, meet, nccl_backend
+from feedline.kvstore.meeting import gloo_backend, holding, meet, nccl_backend
 
 __all__ = ["SUMMED", "TIMEOUT", "Collective"]
 
@@ -115,12 +115,13 @@ class Collective:
         self.timeout = float(timeout)
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
-        made = place.store.add(f"feedline/{place.name}/made/{self.rank}", 1)
-        store = torch.distributed.PrefixStore(f"feedline/{place.name}/{made}", place.store)
+        with holding(place):
+            made = place.store.add(f"feedline/{place.name}/made/{self.rank}", 1)
+            store = torch.distributed.PrefixStore(f"feedline/{place.name}/{made}", place.store)
+            self._pulse = Heartbeat(store, self.rank, self.count, place.host, place.line)
         self._broken: str | None = None
         self._abandoned: str | None = None
         self._serves = place.host == self.rank
-        self._pulse = Heartbeat(store, self.rank, self.count, place.host, place.line)
         #: What is dropped at the end: the store, and a backend for each kind of tensor.
         self._held: dict[str, Any] = {"store": store}
         self._finalizer = weakref.finalize(self, _let_go, self._held, self._pulse)

@@ -18,6 +18,7 @@ import os
 import socket
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,24 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
     # A launcher's store outlives the ranks that it starts again.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return Place(store, own, size, name, 0 if serves else None, line)
+
+
+@contextlib.contextmanager
+def holding(place: Place) -> Iterator[None]:
+    """A block that uses the store before signs of life are exchanged.
+
+    Raises:
+        StoreError: the process that serves it has ended meanwhile.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
+        raise StoreError(
+            f"expected a meeting point that stays, rank {place.rank} lost it: {who} has ended: {brief(error)}\n"
+            "  start all ranks again, from the last checkpoint",
+            ranks=() if place.host is None else (place.host,),
+        ) from None
 
 
 def under_launcher() -> bool:

@@ -39,6 +39,7 @@ from feedline.feed.formats.atomic import atomic_file, room_for
 from feedline.feed.formats.ctf_errors import describe_index_error
 from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
 from feedline.feed.formats.streaming import blocks
+from feedline.feed.formats.watched import Watched
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(
@@ -113,11 +114,6 @@ class DamagedIndexError(Exception):
     """An index file is not what was written; it says what is wrong. Build it anew."""
 
 
-def _state(status: os.stat_result) -> tuple[int, ...]:
-    """Which file it is, and which state of it."""
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-
-
 class CtfIndex:
     """A complete index, mapped. Made by `open_index`.
 
@@ -137,7 +133,6 @@ class CtfIndex:
             raise DamagedIndexError("a damaged header or another version")
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
         status = os.fstat(file.fileno())
-        self._place, self._state, self._size = place, _state(status), status.st_size
         size = status.st_size
         if size != table_at + head.chunks * CHUNK.itemsize:
             raise DamagedIndexError(f"{size} bytes")
@@ -154,8 +149,9 @@ class CtfIndex:
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         if self.first[-1] != head.sequences or (self.table["sequences"] > head.sequences).any():
             raise DamagedIndexError("a chunk table of other sequences")
-        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._entries = np.frombuffer(self._map, ENTRY, head.sequences, _HEADER_BYTES)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._watched = Watched(mapped, status, place)
+        self._entries = np.frombuffer(mapped, ENTRY, head.sequences, _HEADER_BYTES)
         self._checked = np.zeros(head.chunks, np.bool_)
 
     @property
@@ -195,17 +191,11 @@ class CtfIndex:
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
     def _look_again(self) -> None:
-        """All who know what the file is replace it, and never change it; should somebody, it is checked anew."""
-        if self._map.size() != self._size:  # a map that lost its file's end kills the process
-            raise DamagedIndexError(f"cut to {self._map.size()} bytes since it was opened")
-        if self._place is not None:
-            try:
-                state = _state(os.stat(self._place))
-            except OSError:
-                return  # it was removed, and the map has it for itself
-            if state != self._state and state[:2] == self._state[:2]:
-                self._state = state
-                self._checked[:] = False
+        """Check anew what somebody has written to."""
+        if self._watched.cut:
+            raise DamagedIndexError(f"cut to {self._watched.size()} bytes since it was opened")
+        if self._watched.changed():
+            self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
         # A checksum does not tell who wrote the file, so that bounds are looked at as well.

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.cache import cached_file
+from feedline.feed.formats.watched import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 Ints = NDArray[np.int64]
@@ -120,16 +121,24 @@ class JoinTable:
             raise ValueError(f"expected an open join, but the {self._name} was closed")
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.count:
             raise IndexError(f"expected 0 <= ordinal < {self.count}, got {ordinals.min()} to {ordinals.max()}")
+        if self._watched.cut or not self._sound(ordinals):
+            _log.warning("%s is damaged and is made again", self.path)
+            self._load(rebuild=True)
+            return self.rows(ordinals)
+        found = self._rows[ordinals].astype(np.int64, copy=False)
+        return found if self._has_primary else np.column_stack([ordinals, found])
+
+    def _sound(self, ordinals: Ints) -> bool:
+        """Whether the rows of these sequences are what was written."""
+        if self._watched.changed():
+            self._checked[:] = False
         if not self._checked.all():
             for block in np.unique(ordinals // _CRC_ROWS).tolist():
                 if not self._checked[block]:
                     if not self._good(block):
-                        _log.warning("%s is damaged and is made again", self.path)
-                        self._load(rebuild=True)
-                        return self.rows(ordinals)
+                        return False
                     self._checked[block] = True
-        found = self._rows[ordinals].astype(np.int64, copy=False)
-        return found if self._has_primary else np.column_stack([ordinals, found])
+        return True
 
     def close(self) -> None:
         """Release the file; the table cannot be used afterwards."""
@@ -140,11 +149,12 @@ class JoinTable:
 
     def _load(self, rebuild: bool) -> None:
         with cached_file(self._folder, self._file_name, self._usable, self._resolve, rebuild) as file:
+            status = os.fstat(file.fileno())
             header = self._header(file)
             if header is None:
                 raise DataError(f"the resolved join was damaged while it was written: {self._name}")
-            # Nobody shortens it under the map: the folder is ours, and a file in it is replaced, never changed.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._watched = Watched(mapped, status, self.path)
         rows = header.sequences * header.width
         self.count, self._has_primary = header.sequences, header.width == len(self._parts)
         self._rows = np.frombuffer(mapped, "<i8", rows, _HEADER_BYTES).reshape(header.sequences, header.width)

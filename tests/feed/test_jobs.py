@@ -1,0 +1,133 @@
+"""Jobs of threads: done once, in order; interrupted anywhere, forked and dropped without anybody waiting for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+
+from feedline import feed
+from feedline.feed.bounded import Bounded
+from feedline.feed.jobs import Job, Threads
+from tests.moments import AtLine
+
+
+def test_jobs_are_done_in_order_and_keep_what_they_raise():
+    threads, seen = Threads(1), []
+    jobs = [threads.submit(lambda i=i: seen.append(i) or 10 // (i - 3)) for i in range(6)]
+    assert [job.result() for job in jobs if job is not jobs[3]] == [-4, -5, -10, 10, 5]
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            jobs[3].result()
+    assert jobs[3].failed
+    assert seen == list(range(6))
+    threads.close()
+    threads.close()
+
+
+def test_no_more_threads_than_asked_for_and_none_after_the_end():
+    threads, inside, most, lock = Threads(3), [], [], threading.Lock()
+
+    def work():
+        with lock:
+            inside.append(threading.get_ident())
+            most.append(len(set(inside)))
+        threading.Event().wait(0.001)
+
+    for job in [threads.submit(work) for _ in range(60)]:
+        job.result()
+    assert max(most) <= 3
+    before = len(os.listdir("/proc/self/task"))
+    threads.close()
+    while len(os.listdir("/proc/self/task")) > before - 3:
+        threading.Event().wait(0.01)
+
+
+def test_closing_cancels_what_has_not_begun():
+    threads, go = Threads(1), threading.Event()
+    running, waiting = threads.submit(go.wait), threads.submit(lambda: 1)
+    while not running.begun:
+        threading.Event().wait(0.001)
+    threading.Timer(0.05, go.set).start()
+    threads.close()
+    assert running.result() is True
+    with pytest.raises(CancelledError):
+        waiting.result()
+
+
+def test_threads_that_are_dropped_end():
+    threads = Threads(2)
+    job = threads.submit(lambda: os.listdir("/proc/self/task"))
+    seen = weakref.ref(threads)
+    before = len(job.result())
+    del threads
+    gc.collect()
+    assert seen() is None
+    while len(os.listdir("/proc/self/task")) >= before:
+        threading.Event().wait(0.01)
+
+
+def test_the_interpreter_ends_behind_a_job_that_runs():
+    program = (
+        "import time\nfrom feedline.feed.jobs import Threads\nthreads = Threads(2)\n"
+        "threads.submit(lambda: (time.sleep(0.3), print('through')))\ntime.sleep(0.1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+def work(threads, results):
+    results.append([threads.submit(lambda k=k: k).result() for k in range(4)])
+
+
+def test_interrupted_at_any_moment_nothing_waits_for_ever():
+    """Ctrl-C before every line of submitting and waiting, of the standard library too: the next calls go through."""
+    moment, reached = 0, True
+    while reached:
+        threads = Threads(2)
+        with contextlib.suppress(KeyboardInterrupt), AtLine(moment, stop, feed, threading, queue) as at:
+            threads.submit(lambda: 1).result()
+        reached = at.reached
+        # Asked for in another thread, which does not own what the first one may have left locked.
+        results = []
+        other = threading.Thread(target=work, args=(threads, results))
+        other.start()
+        other.join(60)
+        assert results == [[0, 1, 2, 3]], moment
+        threads.close()
+        moment += 1
+    assert moment > 10
+
+
+def test_what_is_kept_is_made_again_when_the_first_was_interrupted():
+    calls = []
+
+    def make(key):
+        calls.append(key)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return key + 1
+
+    kept = Bounded(make, lambda item: 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        kept.get(4)
+    assert [kept.get(4), kept.get(4), calls] == [5, 5, [4, 4]]
+
+
+def test_a_job_that_was_not_taken_on_is_anybodys():
+    job = Job(lambda: 5)
+    assert not job.begun
+    job.run()
+    assert job.result() == 5
