@@ -122,7 +122,7 @@ def test_numbers_may_change():
 @pytest.mark.parametrize("value", [None, "0.1", float("nan"), torch.tensor(0.1), 10**400])
 def test_numbers_are_checked_when_they_change(value):
     rule = optimizer("adam")
-    with pytest.raises(RefusedError, match="finite number as learning_rate"):
+    with pytest.raises(RefusedError, match=r"number of at most 1e\+30 as learning_rate"):
         rule.learning_rate = value
     rule.learning_rate = np.float32(0.5)
     assert rule.parameters()["learning_rate"] == 0.5

@@ -384,27 +384,38 @@ class BufferedReader(Reader):
             Exception: what reading a chunk raised; it is read again when asked for again.
         """
         self._after_fork()
+        asked = set()
         for chunk_id in ids.tolist():
             entry = self._entries.get(chunk_id)
             if entry is None or entry.job is None or entry.job.failed:
-                # What could not be read ahead of need is read again: what stood in the way may be gone.
                 self._submit(chunk_id)
+                asked.add(chunk_id)
         began = time.perf_counter()
-        chunks = []
         try:
-            for chunk_id in ids.tolist():
-                job = self._entries[chunk_id].job
-                assert job is not None
-                try:
-                    chunks.append(job.result())
-                except BaseException:
-                    # Not if it was read, and it is this thread that was interrupted.
-                    if job.failed:
-                        del self._entries[chunk_id]
-                    raise
+            chunks = [self._chunk_of(chunk_id, chunk_id in asked) for chunk_id in ids.tolist()]
         finally:
             self._waited(time.perf_counter() - began)
         return chunks
+
+    def _chunk_of(self, chunk_id: int, asked: bool) -> Chunk:
+        """A chunk that is being read.
+
+        What could not be read ahead of need is read again, unless it was ``asked`` for just now: what stood in the way
+        may be gone.
+        """
+        while True:
+            job = self._entries[chunk_id].job
+            assert job is not None
+            try:
+                return job.result()
+            except BaseException as error:
+                if job.failed:
+                    del self._entries[chunk_id]
+                # Else it was read, or will be, and it is this thread that was interrupted.
+                if asked or error is not job.error:
+                    raise
+            self._submit(chunk_id)
+            asked = True
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """Let go of all windows but ``plans``, and read ahead in ``upcoming``."""

@@ -11,7 +11,6 @@ included; the others see zeros in all other rows.
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -25,6 +24,9 @@ from feedline.errors import StateError
 from feedline.kvstore.base import Key, RefusedError
 
 States = dict[str, Any]
+
+#: The largest parameter: what is worked out from it and applied to weights has to fit into single precision.
+MOST = 1e30
 
 
 @dataclass
@@ -78,10 +80,10 @@ class Optimizer(ABC):
         """
         if isinstance(value, np.generic):
             value = value.item()
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MOST
         flag = name == "lazy_update" and isinstance(value, bool)
         if not (number or flag or (name == "clip_gradient" and value is None)):
-            raise RefusedError(f"expected a finite number as {name} of {self.name}, got {value!r}")
+            raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
         return value
 
     def lasting_parameters(self) -> dict[str, Any]:

@@ -87,6 +87,6 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
 
 
 def _checked_count(count: Any) -> int:
-    if type(count) is not int or count < 0:
+    if type(count) is not int or not 0 <= count < 1 << 63:
         raise ValueError(f"expected a number of updates, got {count!r}")
     return count
