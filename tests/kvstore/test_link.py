@@ -32,7 +32,7 @@ def quick(monkeypatch):
     """No waiting, and no forcing to disk: processes die here, machines do not."""
     for module in (link, membership):
         monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(coordinator, "BEAT", 1000.0)
+    monkeypatch.setattr(coordinator, "BEAT", 1e6)  # no test lives that long
     monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, where ``every`` lets it
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(parts, "SPLIT", 8)  # what is larger lies on both servers
