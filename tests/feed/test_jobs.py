@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from feedline import feed
+from feedline.feed import jobs
 from feedline.feed.bounded import Bounded
 from feedline.feed.jobs import Job, Threads
 from tests.moments import AtLine
@@ -124,6 +125,21 @@ def test_what_is_kept_is_made_again_when_the_first_was_interrupted():
     with pytest.raises(KeyboardInterrupt):
         kept.get(4)
     assert [kept.get(4), kept.get(4), calls] == [5, 5, [4, 4]]
+
+
+def test_all_who_wait_for_a_job_are_woken(monkeypatch):
+    """At once: the look every now and then is only for interrupts."""
+    monkeypatch.setattr(jobs, "_PATIENCE_S", 3600.0)
+    go, seen = threading.Event(), []
+    job = Job(lambda: go.wait(60))
+    waiting = [threading.Thread(target=lambda: seen.append(job.result())) for _ in range(8)]
+    for thread in waiting:
+        thread.start()
+    threading.Timer(0.1, go.set).start()
+    job.run()
+    for thread in waiting:
+        thread.join(60)
+    assert seen == [True] * 8
 
 
 def test_a_job_that_was_not_taken_on_is_anybodys():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import zlib
 from pathlib import Path
@@ -232,3 +233,47 @@ def test_conjugates_and_negatives_are_not_what_they_share_memory_with(tmp_path):
     save_tensors(tmp_path / "t", given)
     tensors, _ = load_tensors(tmp_path / "t")
     assert all(torch.equal(tensors[name], tensor) for name, tensor in given.items())
+
+
+def save_again_and_again(path, value, count):
+    for _ in range(count):
+        # Small ones, as a forked process cannot use torch's threads.
+        made = {f"t{i}": torch.full((4000,), float(value)) for i in range(20 + value)}
+        tensor_file.replace_tensors(path, made, {"value": value})
+
+
+def test_processes_that_save_to_one_path_wait_for_each_other(tmp_path):
+    """At any instant the file is one process's, whole; none of them fails, and nothing else stays."""
+    path = tmp_path / "t"
+    save_again_and_again(path, 0, 1)
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=save_again_and_again, args=(path, value, 25)) for value in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        found = load_contents(path)
+        value = found.state["value"]
+        assert len(found.tensors) == 20 + value
+        assert all((tensor == value).all() for tensor in found.tensors.values())
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert os.listdir(tmp_path) == ["t"]
+
+
+@pytest.mark.parametrize("what", ["file", "link", "pipe"])
+def test_what_stands_where_a_file_is_written_is_in_nobodys_way(tmp_path, what):
+    """What a killed process left is written over, and nothing is written through a link."""
+    path, writing, other = tmp_path / "t", tmp_path / "t.tmp", tmp_path / "other"
+    other.write_bytes(b"kept")
+    if what == "file":
+        writing.write_bytes(bytes(1 << 20))
+    elif what == "link":
+        writing.symlink_to(other)
+    else:
+        os.mkfifo(writing)
+    save_again_and_again(path, 2, 1)
+    assert len(load_contents(path).tensors) == 22
+    assert not path.is_symlink()
+    assert other.read_bytes() == b"kept"
+    assert sorted(os.listdir(tmp_path)) == ["other", "t"]

@@ -176,7 +176,7 @@ WRITERS = (
     Writer("write_ctf", _write_ctf, _check_ctf),
     Writer("index CTF", _index, _check_index, alike=False),
     Writer("resolve a join", _join, _check_join, alike=False),
-    Writer("save optimizer states", _states, _check_states, (OSError,), shared=False, repeated=True),
+    Writer("save optimizer states", _states, _check_states, (OSError,), repeated=True),
     Writer("save checkpoints", _checkpoint, _check_checkpoint, (OSError,), shared=False, repeated=True),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import os
 import queue
 import weakref
@@ -18,7 +19,10 @@ from typing import Any, Generic, TypeVar, cast
 
 Result = TypeVar("Result")
 
-_PATIENCE_S = 0.5  # between looks whether a job that several threads wait for is done
+#: What the system calls the threads.
+NAME = "feedline-read"
+
+_PATIENCE_S = 0.5  # between looks, for when an interrupt came between taking a lock and releasing it
 
 
 class Job(Generic[Result]):
@@ -72,7 +76,8 @@ class Job(Generic[Result]):
             BaseException: what it raised; CancelledError if it was cancelled.
         """
         while not self.done:
-            self._lock.acquire(timeout=_PATIENCE_S)
+            if self._lock.acquire(timeout=_PATIENCE_S):
+                self._lock.release()  # others may wait too
         if self.error is not None:
             raise self.error
         return cast(Result, self._value)
@@ -123,6 +128,9 @@ class Threads:
 
 def _work(jobs: queue.SimpleQueue[Job[Any] | None], end: Any) -> None:
     try:
+        # `threading` does not know of these threads; top and profilers do.
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
+            name.write(NAME.encode())
         while (job := jobs.get()) is not None:
             job.run()
             del job  # or its outcome would live until the next one comes

@@ -15,12 +15,14 @@ written.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -78,17 +80,43 @@ class Contents(NamedTuple):
 def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> None:
     """As `save_tensors`, in place of a file that may be there: killed at any instant, ``path`` is the old or the new.
 
-    It is written as ``<path>.tmp``; what a killed process left of that is written over.
+    It is written as ``<path>.tmp``; what a killed process left of that is written over. Of several processes at once,
+    each waits for the one before it, and the last one's file stays.
     """
     writing = path.with_name(f"{path.name}.tmp")
-    writing.unlink(missing_ok=True)
-    try:
-        save_tensors(writing, tensors, state)
-        writing.replace(path)
-    except BaseException:
-        writing.unlink(missing_ok=True)
-        raise
+    with _claimed(writing) as file:
+        try:
+            file.truncate(0)
+            _write(file, tensors, state)
+            writing.replace(path)
+        except BaseException:
+            if _lies_at(file, writing):
+                writing.unlink()
+            raise
     sync(path.parent)
+
+
+@contextlib.contextmanager
+def _claimed(path: Path) -> Iterator[BinaryIO]:
+    """The file at ``path``, made if it is not there, open and locked: nobody else writes it."""
+    while True:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.unlink()
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        with os.fdopen(handle, "r+b") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if _lies_at(file, path):
+                yield file
+                return
+        # Whoever had it locked has given it its name, or removed it.
+
+
+def _lies_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> str:
@@ -107,6 +135,12 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
     Raises:
         TypeError: a tensor of a dtype that safetensors does not have, or a state that is not JSON.
     """
+    with open(path, "xb") as file:
+        return _write(file, tensors, state)
+
+
+def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> str:
+    """Fill an empty file; see `save_tensors`."""
     stored: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
@@ -126,18 +160,17 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
     told = None if state is None else json.dumps(check_json(state))
     header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), told)
     checksums = _Checksums(stored.values())
-    with open(path, "xb") as file:
-        try:
-            file.write(header)
-            for tensor in stored.values():
-                file.write(_bytes(tensor))
-        finally:
-            checksums.join()
-        filled = sealed(_header(stored, aliases, dict(zip(stored, checksums.found, strict=True)), told), _AT)
-        file.seek(0)
-        file.write(filled)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        file.write(header)
+        for tensor in stored.values():
+            file.write(_bytes(tensor))
+    finally:
+        checksums.join()
+    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums.found, strict=True)), told), _AT)
+    file.seek(0)
+    file.write(filled)
+    file.flush()
+    os.fsync(file.fileno())
     return filled[_AT : _AT + len(BLANK)].decode()
 
 

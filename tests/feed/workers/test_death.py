@@ -51,7 +51,8 @@ def test_a_unit_that_kills_twice_is_an_error(capfd, how):
             assert "tasks.py" in error.stderr  # the Python traceback of the crash
         assert pool.result(good) == 1
         assert pool.stats().restarts == 2
-        assert capfd.readouterr().err.count("famous last words") == 2
+        # Of each death once, or twice where it came between the lines' being passed on and being taken.
+        assert 2 <= capfd.readouterr().err.count("famous last words") <= 4
 
 
 def test_results_sent_before_a_death_are_kept(pool):
