@@ -126,8 +126,8 @@ def _classifier(stage: Stage) -> tuple[Callable[[], float], Callable[[], float]]
 
 
 def _compiling(stage: Stage) -> Answer:
-    from feedline.graph import topological
-    from feedline.graph.compile import Network
+    from feedline.networks import topological
+    from feedline.networks.compile import Network
 
     x = C.input_variable(16)
     z: Any = x

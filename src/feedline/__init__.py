@@ -44,6 +44,7 @@ from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.transforms import Map
 from feedline.feed.user_source import UserMinibatch, UserMinibatchSource
+from feedline.graph.importers import register_importer as _register_importer
 
 if _TYPE_CHECKING:
     from feedline.feed.loader import DataLoader, sample_rng
@@ -55,6 +56,10 @@ __version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")
+_register_importer("a torch.nn.Module", "feedline.graph.importers:read_module")
+_register_importer("a symbol of MXNet or its JSON", "feedline.networks.importers:read_symbol")
+_register_importer("a network of nodes", "feedline.networks.importers:read_network")
+_register_importer("a Graph", "feedline.graph.importers:read_graph")
 
 # What takes long to import, or needs torch, comes when somebody asks for it.
 _NAMES = {

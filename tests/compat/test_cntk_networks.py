@@ -142,7 +142,7 @@ def test_fused_and_looped_lstms_agree(x):
 
 
 def fl_nodes(function):
-    from feedline.graph import topological
+    from feedline.networks import topological
 
     return topological([function.node] if len(function.outputs) == 1 else [v.node for v in function.outputs])
 

@@ -16,8 +16,8 @@ import pytest
 
 from feedline import feed
 from feedline.feed import jobs
-from feedline.feed.bounded import Bounded
 from feedline.feed.jobs import Job, Threads
+from feedline.feed.lru import Bounded
 from tests.moments import AtLine
 
 

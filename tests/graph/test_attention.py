@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.graph import BATCH, apply
-from feedline.graph.compile import Network
-from feedline.graph.node import input_node, placeholder_node
-from feedline.graph.packed import Packed, Sequences
-from feedline.graph.traverse import close, find_all
+from feedline.networks import BATCH, apply
+from feedline.networks.compile import Network
+from feedline.networks.node import input_node, placeholder_node
+from feedline.networks.packed import Packed, Sequences
+from feedline.networks.traverse import close, find_all
 from tests.graph import worlds
 from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights, number, on, sequences
 from tests.graph.worlds import draw, given, packed, run, weights

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.graph import apply
-from feedline.graph.compile import Network
-from feedline.graph.registry import OPS
+from feedline.networks import apply
+from feedline.networks.compile import Network
+from feedline.networks.registry import OPS
 from tests.graph import test_ops, worlds
 from tests.graph.test_recurrence import number
 from tests.graph.worlds import draw, given, packed

@@ -31,7 +31,7 @@ def test_a_function_with_blocks():
     x = C.input_variable(4, name="x")
     model = C.layers.Sequential([C.layers.Dense(3, activation=C.relu, name="hidden"), C.layers.Dense(2)])(x)
     graph = graph_of(model)
-    assert graph.importer == "feedline.graph"
+    assert graph.importer == "feedline.networks"
     assert graph.num_parameters() == 4 * 3 + 3 + 3 * 2 + 2
     assert sum(o.multiply_adds for o in graph.operations) == 12 + 6
     assert [o.kind for o in operations(graph)] == ["times", "plus", "relu", "times", "plus"]

@@ -16,7 +16,7 @@ from torch import nn
 
 import feedline as fl
 from feedline.graph.graph import Graph, Operation, Parameter, Scope, Source, TensorType
-from feedline.graph.kinds import FAMILIES, family
+from feedline.graph.op_families import FAMILIES, family
 from feedline.graph.plot import GREY, INK, MANY, STYLES
 from tests.graph.dot import parsed
 

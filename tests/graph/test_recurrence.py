@@ -14,11 +14,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from feedline.data import Value
-from feedline.graph import apply, clone
-from feedline.graph.compile import Network
-from feedline.graph.node import placeholder_node
-from feedline.graph.packed import Sequences
-from feedline.graph.traverse import close, leaves
+from feedline.networks import apply, clone
+from feedline.networks.compile import Network
+from feedline.networks.node import placeholder_node
+from feedline.networks.packed import Sequences
+from feedline.networks.traverse import close, leaves
 from tests.graph import worlds
 from tests.graph.worlds import AXES, draw, given, packed, run, weights
 from tests.oracles import network as oracle

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from feedline.data import Value
-from feedline.graph import BATCH, Weights
-from feedline.graph.compile import Network
-from feedline.graph.node import input_node, parameter_node
-from feedline.graph.packed import Packed, Sequences
+from feedline.networks import BATCH, Weights
+from feedline.networks.compile import Network
+from feedline.networks.node import input_node, parameter_node
+from feedline.networks.packed import Packed, Sequences
 
 LENGTHS = (3, 1, 4, 2)
 AXES = {"": (), "b": (BATCH,), "s": (BATCH, "steps")}

@@ -101,7 +101,7 @@ def waits(name):
     """Holds a store in a Ray of its own until it is killed; prints the ids of all processes of that Ray."""
     store = fl.kvstore.create("dist_async", name=name)
     store.init("w", torch.zeros(1))
-    from feedline.kvstore.keeper import descendants
+    from feedline.kvstore.parameter_server.ray_supervisor import descendants
 
     folder = os.environ["RAY_AUTH_TOKEN_PATH"].rpartition("/")[0]
     print(json.dumps({"processes": descendants(os.getpid()), "folder": folder}), flush=True)

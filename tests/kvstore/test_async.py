@@ -18,7 +18,10 @@ import pytest
 import torch
 
 import feedline as fl
-from feedline.kvstore import RefusedError, async_store, cluster, parts
+from feedline.kvstore import RefusedError
+from feedline.kvstore.parameter_server import placement as parts
+from feedline.kvstore.parameter_server import ray_cluster as cluster
+from feedline.kvstore.parameter_server import store as async_store
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.kvstore import async_worker as program
 
@@ -391,7 +394,7 @@ def test_addresses():
 
 def test_it_listens_on_loopback_alone(ours):
     """Every address on which a process of our Ray listens."""
-    from feedline.kvstore.keeper import descendants
+    from feedline.kvstore.parameter_server.ray_supervisor import descendants
 
     sockets = set()
     for pid in [ours._keeper.pid, *descendants(ours._keeper.pid)]:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import StoreError
-from feedline.kvstore import coordinator
-from feedline.kvstore.async_store import AsyncStore
-from feedline.kvstore.coordinator import Coordinator
+from feedline.kvstore.parameter_server import coordinator
+from feedline.kvstore.parameter_server.coordinator import Coordinator
+from feedline.kvstore.parameter_server.store import AsyncStore
 from tests.kvstore.ray_double import ADDRESS, AFTER, TAKEN, Ray
 
 WORKERS = ("a", "b", "c")

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.kvstore  # noqa: E402
 import feedline.mxnet as mx  # noqa: E402
-import feedline.train.learners  # noqa: E402
+import feedline.train.rules  # noqa: E402
 from feedline.kvstore import create  # noqa: E402
 from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
@@ -23,7 +23,7 @@ WAYS = {
     "quantized": lambda learner: quantized(learner, 1),
     "block_momentum": lambda learner: block_momentum(learner, 16),
 }
-CODE = (feedline.kvstore, feedline.train.learners)
+CODE = (feedline.kvstore, feedline.train.rules)
 
 
 class Minibatch:

@@ -28,7 +28,7 @@ from feedline.train import (  # noqa: E402
     quantized,
     through_store,
 )
-from feedline.train.learners.quantized import Code  # noqa: E402
+from feedline.train.distributed.quantized import Code  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 WAYS = {

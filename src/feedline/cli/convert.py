@@ -13,7 +13,7 @@ from feedline.cli.console import Debug, Json, print_facts, print_json, progress,
 from feedline.cli.corpus import open_path
 from feedline.feed.convert import Summary
 from feedline.feed.convert import convert as convert_corpus
-from feedline.feed.formats.guess import guess_format
+from feedline.feed.formats.detect import guess_format
 from feedline.feed.protocol import CHUNK_MEMORY
 
 

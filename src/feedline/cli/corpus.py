@@ -10,7 +10,7 @@ from feedline.cli.arguments import parse_count, parse_streams
 from feedline.cli.console import progress
 from feedline.feed.convert import open_corpus
 from feedline.feed.formats.ctf import CTFDeserializer
-from feedline.feed.formats.guess import guess_format, infer_ctf_streams
+from feedline.feed.formats.detect import guess_format, infer_ctf_streams
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 
 

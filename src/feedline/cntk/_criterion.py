@@ -19,10 +19,10 @@ from feedline.cntk._order import in_order
 from feedline.cntk.device import intended_device
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
-from feedline.graph import Node
-from feedline.graph.compile import Network
-from feedline.graph.cut import Memory
-from feedline.graph.traverse import topological
+from feedline.networks import Node
+from feedline.networks.compile import Network
+from feedline.networks.traverse import topological
+from feedline.networks.truncation import Memory
 
 
 class CriterionNetwork(Network):

@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.cntk.core import Value
 from feedline.data import Value as Packed
-from feedline.graph import Node
+from feedline.networks import Node
 
 
 def packed_of(data: Any, node: Node) -> Any:
@@ -43,7 +43,7 @@ def packed_of(data: Any, node: Node) -> Any:
 def _fixed(data: Any, node: Node) -> Any:
     import torch
 
-    from feedline.graph.packed import Packed as Rows
+    from feedline.networks.packed import Packed as Rows
 
     return Rows(torch.from_numpy(np.array(data, node.dtype)))
 
@@ -146,7 +146,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
 def arrays_of(packed: Any, node: Node) -> Any:
     """A copy of rows as CNTK hands them out: an array (N, *shape), or a list with one (length, *shape) a sequence."""
-    from feedline.graph.packed import SparseRows
+    from feedline.networks.packed import SparseRows
 
     data = packed.data
     if isinstance(data, SparseRows):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import CompatError, StateError
-from feedline.graph import Node, Type, Weights, apply
-from feedline.graph.node import parameter_node
-from feedline.graph.traverse import topological
+from feedline.networks import Node, Type, Weights, apply
+from feedline.networks.node import parameter_node
+from feedline.networks.traverse import topological
 
 _FORMAT, _VERSION = "feedline.graph", 1
 _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
@@ -21,8 +21,8 @@ _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "
 
 def save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node], format: Any = None) -> None:
     """Write a graph. See `Function.save`."""
-    from feedline.graph.compile import tensor_of
     from feedline.interop.tensor_file import replace_tensors
+    from feedline.networks.compile import tensor_of
 
     if format is not None:
         raise CompatError("expected no format, got one: functions are saved as safetensors with the graph as JSON")
@@ -92,7 +92,7 @@ def take_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
     """
     import torch
 
-    from feedline.graph.compile import tensor_of
+    from feedline.networks.compile import tensor_of
 
     mine, other = topological(roots), topological(saved)
     shapes = [[(n.op, n.weights and n.weights.shape) for n in order] for order in (mine, other)]

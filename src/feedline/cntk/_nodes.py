@@ -11,8 +11,8 @@ import numpy as np
 from feedline.cntk.axis import Axis
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.errors import CompatError
-from feedline.graph import BATCH, Node, Weights
-from feedline.graph.node import parameter_node
+from feedline.networks import BATCH, Node, Weights
+from feedline.networks.node import parameter_node
 
 _BATCH_NAME = Axis.default_batch_axis().name
 

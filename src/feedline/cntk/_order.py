@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from feedline.graph import Node
-from feedline.graph.traverse import loop_parts
+from feedline.networks import Node
+from feedline.networks.traverse import loop_parts
 
 
 def _turned(inputs: Sequence[Node]) -> list[Node]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from weakref import WeakKeyDictionary
 
-from feedline.graph import Node
-from feedline.graph.traverse import close, remade, topological
+from feedline.networks import Node
+from feedline.networks.traverse import close, remade, topological
 
 
 class _Became:

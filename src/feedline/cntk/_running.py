@@ -14,7 +14,7 @@ from feedline.cntk._replacing import present
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.variables import Operand, Variable, variable_of
 from feedline.data import Value as Packed
-from feedline.graph import Node
+from feedline.networks import Node
 
 
 class Runs(Operand):
@@ -42,7 +42,7 @@ class Runs(Operand):
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
         """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""
-        from feedline.graph.compile import Network
+        from feedline.networks.compile import Network
 
         roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
         if roots not in self._networks:
@@ -59,7 +59,7 @@ class Runs(Operand):
         own: bool = False,
     ) -> Any:
         """(network, feeds, results); rows of ``wanted`` inputs are leaves of autograd; ``own``: data is copied."""
-        from feedline.graph.packed import Packed as Rows
+        from feedline.networks.packed import Packed as Rows
 
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
         network = self.network(chosen)
@@ -247,7 +247,7 @@ def _gradients(
 ) -> dict[Any, Any]:
     import torch
 
-    from feedline.graph.packed import Packed as Rows
+    from feedline.networks.packed import Packed as Rows
 
     found = {}
     for variable, tensor, gradient in zip(wanted, tensors, gradients, strict=True):

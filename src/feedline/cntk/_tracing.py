@@ -9,8 +9,8 @@ from typing import Any
 from feedline.cntk._nodes import axis_names, default_dtype_name, dims, node_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Variable, placeholder, variable_of
-from feedline.graph import Node, apply
-from feedline.graph.node import input_node
+from feedline.networks import Node, apply
+from feedline.networks.node import input_node
 
 
 def parameters_of(f: Callable[..., Any]) -> list[str]:

@@ -16,8 +16,8 @@ from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, 
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import present
 from feedline.cntk.axis import Axis
-from feedline.graph import Node, Weights
-from feedline.graph.node import input_node, parameter_node, placeholder_node
+from feedline.networks import Node, Weights
+from feedline.networks.node import input_node, parameter_node, placeholder_node
 
 __all__ = ["Constant", "Parameter", "Record", "Variable"]
 
@@ -277,7 +277,7 @@ class _Weighted(Variable):
     @property
     def tensor(self) -> Any:
         """The `torch.nn.Parameter`, filled now if it was not; learners update it in place."""
-        from feedline.graph.compile import tensor_of
+        from feedline.networks.compile import tensor_of
 
         return tensor_of(self._weights())
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import open_file
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.content import ContentDigest
 from feedline.feed.formats.csv import read_csv_chunks
-from feedline.feed.formats.files import open_file
-from feedline.feed.formats.guess import FILES, SUFFIXES, guess_format, infer_ctf_streams
+from feedline.feed.formats.detect import FILES, SUFFIXES, guess_format, infer_ctf_streams
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number

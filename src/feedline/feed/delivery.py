@@ -20,8 +20,8 @@ from feedline.data.chunk import values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
-from feedline.feed.ahead import Ahead
-from feedline.feed.formats.pieces import joined
+from feedline.feed.copy_ahead import Ahead
+from feedline.feed.files.pieces import joined
 from feedline.feed.lengths import no_frame
 from feedline.feed.packing.axis import Axis, Part
 from feedline.feed.packing.packer import Plan

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import DataError
-from feedline.feed.formats.files import open_to_append
+from feedline.feed.files.paths import open_to_append
 
 _log = logging.getLogger("feedline")
 

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from feedline import _native
-from feedline.feed.formats.files import open_regular
+from feedline.feed.files.paths import open_regular
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
 
 ROOM = 64 << 20

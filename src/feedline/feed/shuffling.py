@@ -25,12 +25,12 @@ from feedline import _native
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.formats.atomic import atomic_file
-from feedline.feed.formats.files import open_file
+from feedline.feed.files.atomic import atomic_file
+from feedline.feed.files.paths import open_file
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.workplace import Workplace, clear_leftovers, discard
+from feedline.feed.formats.store.staging import Workplace, clear_leftovers, discard
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK
 
 Keys = NDArray[np.uint64]

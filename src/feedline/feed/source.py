@@ -17,8 +17,8 @@ import numpy as np
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import lengths, states
-from feedline.feed.ahead import Ahead
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.copy_ahead import Ahead
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.formats.join import Join

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike
 from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
-from feedline.feed.given import given_values
 from feedline.feed.partition import Partition
 from feedline.feed.protocol import upto, whole_number
+from feedline.feed.user_values import given_values
 
 STATE_VERSION = 1
 DEFAULT_MINIBATCH_SIZE = 256

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called
 from feedline.graph.importers import graph_of
-from feedline.graph.kinds import family
+from feedline.graph.op_families import family
 
 
 class Style(NamedTuple):

@@ -12,11 +12,12 @@
 from functools import partial
 from typing import Any
 
-from feedline.kvstore.base import Key, KVStore, RefusedError, Updater, create, register
-from feedline.kvstore.cluster import AsyncCluster
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.base import Key, KVStore, Updater, create, register
 from feedline.kvstore.dist import DistStore
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
+from feedline.kvstore.parameter_server.ray_cluster import AsyncCluster
 
 register("local", LocalStore)
 register("device", lambda: LocalStore("device"))
@@ -25,7 +26,7 @@ register("dist_device_sync", partial(DistStore, "dist_device_sync"))
 
 
 def _dist_async(**options: Any) -> KVStore:
-    from feedline.kvstore.async_store import AsyncStore  # Ray is not for everybody
+    from feedline.kvstore.parameter_server.store import AsyncStore  # Ray is not for everybody
 
     return AsyncStore(**options)
 

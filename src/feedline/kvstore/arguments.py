@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.kvstore.base import Key, RefusedError
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.base import Key
 
 
 def checked_key(key: Any) -> Key:

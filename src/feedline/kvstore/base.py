@@ -22,13 +22,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from feedline.collective.refusal import RefusedError
+
 Key = int | str
 #: ``f(key, merged, stored)``: changes ``stored`` in place; ``merged`` is valid during the call only.
 Updater = Callable[[Any, Any, Any], None]
-
-
-class RefusedError(ValueError):
-    """A call that the store cannot follow: an unknown key, another shape or dtype. Nothing has changed."""
 
 
 class KVStore(ABC):

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from feedline import _native
-from feedline.kvstore.base import Key, RefusedError
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.base import Key
 
 #: Most that a threshold may be: it is kept in single precision.
 LARGEST = float(np.finfo(np.float32).max)

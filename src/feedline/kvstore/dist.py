@@ -12,8 +12,8 @@ Keys are laid out in flat buffers at `init`. A push copies what is given into th
 for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that may fail, as a
 plain function may, a push waits at once: its exceptions belong to the push. If it fails on one worker, it fails on all.
 
-What goes wrong is as in `feedline.kvstore.collective`: a `StoreError` names the worker that is missing, what is stored
-stays as it was, and all workers have to start again.
+What goes wrong is as in `feedline.collective.collective`: a `StoreError` names the worker that is missing, what is
+stored stays as it was, and all workers have to start again.
 
 **Ctrl-C drops nothing.** It comes out of a call at once where that waits for other workers. The call is under way
 still: the next one of this store completes it, with the values that were given, before it does anything else. (A note
@@ -34,15 +34,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from feedline.collective.buckets import laid_out
+from feedline.collective.collective import SUMMED, TIMEOUT, Collective
+from feedline.collective.exchanges import Waiting, checked_count, named
+from feedline.collective.interrupts import Held
+from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
-from feedline.kvstore import merging, rows
+from feedline.kvstore import merging
+from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, RefusedError, Updater
-from feedline.kvstore.buckets import laid_out
-from feedline.kvstore.collective import SUMMED, TIMEOUT, Collective
+from feedline.kvstore.base import Key, Updater
 from feedline.kvstore.compression import Channel, compression
-from feedline.kvstore.exchanges import Waiting, checked_count, named
-from feedline.kvstore.interrupts import Held
 from feedline.kvstore.local import Entry, Group, LocalStore
 from feedline.kvstore.optimizers import Optimizer
 
@@ -55,7 +57,7 @@ class DistStore(LocalStore):
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: a torch.distributed group of the workers; see `feedline.kvstore.collective.Collective` for what counts
+        group: a torch.distributed group of the workers; see `feedline.collective.collective.Collective` for what counts
             without it.
         address: ``"host:port"`` where worker 0 listens for the others.
         rank: number of this worker, with ``address``.

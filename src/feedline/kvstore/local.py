@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
-from feedline.kvstore import merging, rows
+from feedline.collective.interrupts import Held
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore import merging
+from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, KVStore, RefusedError, Updater
+from feedline.kvstore.base import Key, KVStore, Updater
 from feedline.kvstore.compression import Channel, Compression, compression
-from feedline.kvstore.interrupts import Held
+from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer
-from feedline.kvstore.states import load_states, save_states
 
 
 class Entry:

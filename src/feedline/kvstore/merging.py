@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from feedline import _native
-from feedline.kvstore.base import Key, RefusedError
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.base import Key
 
 #: Tensors to add up, and where the sum goes. Outputs have the inputs' shape; the first one is the store's own.
 Job = tuple[Sequence[Any], Sequence[Any]]

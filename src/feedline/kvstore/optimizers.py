@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
-from feedline.kvstore.base import Key, RefusedError
+from feedline.kvstore.base import Key
 
 States = dict[str, Any]
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.graph.compile import Network
-from feedline.graph.packed import Packed
 from feedline.mxnet import ndarray as nd
 from feedline.mxnet._names import explain
 from feedline.mxnet.base import MXNetError
@@ -25,6 +23,8 @@ from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, lengt
 from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Entry, Node, variables, within
 from feedline.mxnet.symbol._symbol import Symbol
+from feedline.networks.compile import Network
+from feedline.networks.packed import Packed
 
 __all__ = ["Executor"]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer
-from feedline.kvstore.states import load_states, save_states
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet._names import explain
 from feedline.mxnet.base import MXNetError, as_mxnet

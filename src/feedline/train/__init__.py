@@ -4,25 +4,21 @@ Needs torch (the extra ``torch``).
 """
 
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau
-from feedline.train.learners import (
+from feedline.train.distributed import block_momentum, data_parallel, quantized, through_store
+from feedline.train.learner import Learner, Step
+from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
+from feedline.train.rules import (
     SGD,
     AdaDelta,
     AdaGrad,
     Adam,
     FSAdaGrad,
-    Learner,
     MomentumSGD,
     Nesterov,
     RMSProp,
-    Step,
     TorchLearner,
     Universal,
-    block_momentum,
-    data_parallel,
-    quantized,
-    through_store,
 )
-from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.schedules import Schedule
 from feedline.train.session import Evaluation, Saving, TrainingSession
 from feedline.train.trainer import Summary, Trainer

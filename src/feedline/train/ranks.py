@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from feedline.collective.collective import Collective
 from feedline.errors import StateError, shown
-from feedline.kvstore.collective import Collective
-from feedline.train.learners.base import Workers
+from feedline.train.learner import Workers
 
 T = TypeVar("T")
 #: Seconds that ranks wait for each other where no learner says how long: as many as torch.distributed's groups do.

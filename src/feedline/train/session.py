@@ -26,14 +26,14 @@ from feedline.data import Minibatch, Position, Span, Unit
 from feedline.errors import StateError, shown
 from feedline.feed.protocol import whole_number
 from feedline.runs.feeding import Fed
-from feedline.train import saved
+from feedline.train import session_state as saved
 from feedline.train.agreement import Turn, Wishes, agreed, by_itself, latest, turn
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.ranks import Ranks, checked_random_state
-from feedline.train.saved import Sums, plus, summed
 from feedline.train.schedules import Schedule
-from feedline.train.stopping import Stopping
+from feedline.train.session_state import Sums, plus, summed
+from feedline.train.stop_signals import Stopping
 from feedline.train.trainer import NOTHING, Summary, Trainer
 
 Size = int | Schedule

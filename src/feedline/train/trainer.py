@@ -22,8 +22,7 @@ import torch
 
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.learners import Learner
-from feedline.train.learners.base import Workers
+from feedline.train.learner import Learner, Workers
 from feedline.train.ranks import Ranks
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]

@@ -14,7 +14,7 @@ import pytest
 
 import feedline as fl
 from feedline.errors import DataError
-from feedline.feed.formats.store import workplace
+from feedline.feed.formats.store import staging as workplace
 from tests.feed.formats.corpora import everything
 from tests.feed.formats.test_store import write
 

@@ -15,7 +15,7 @@ import feedline as fl
 from feedline import _native
 from feedline.feed import disk
 from feedline.feed.fetching import FetchingReader
-from feedline.feed.formats import file_maps
+from feedline.feed.files import mapped_arrays as file_maps
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.staged import Staged
 

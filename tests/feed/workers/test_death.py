@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from feedline.errors import DataError, WorkerError
-from feedline.feed.workers import Pool, member
+from feedline.feed.workers import Pool
+from feedline.feed.workers import worker_handle as member
 from feedline.feed.workers.failure import Failure
 from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, results
 

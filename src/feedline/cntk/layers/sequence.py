@@ -15,8 +15,8 @@ from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant, placeholder
-from feedline.graph import apply
-from feedline.graph.traverse import close
+from feedline.networks import apply
+from feedline.networks.traverse import close
 
 __all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom", "UnfoldFrom"]
 

@@ -1,4 +1,4 @@
-"""`cntk.learners`: update rules, their options and schedules, over `feedline.train.learners`.
+"""`cntk.learners`: update rules, their options and schedules, over `feedline.train.rules`.
 
 Learners take torch parameters: ``model.parameters()`` or ``model.named_parameters()``. All rules share these options,
 by keyword, or by position behind their own:
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from feedline import train as modern
 from feedline.cntk._criterion import tensors_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.learners._assignments import Assignments
@@ -44,8 +45,7 @@ from feedline.cntk.learners._schedules import (
     with_reference,
 )
 from feedline.cntk.variables import Parameter
-from feedline.train import learners as modern
-from feedline.train.learners.base import named
+from feedline.train.learner import named
 
 __all__ = [
     "IGNORE",

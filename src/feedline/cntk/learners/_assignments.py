@@ -9,8 +9,8 @@ import torch
 
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant, Parameter, variable_of
-from feedline.graph.traverse import topological
-from feedline.train.learners import Step
+from feedline.networks.traverse import topological
+from feedline.train.learner import Step
 
 
 class Assignments:

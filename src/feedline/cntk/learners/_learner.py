@@ -12,9 +12,8 @@ from feedline.cntk._criterion import tensors_of
 from feedline.cntk.core import NDArrayView
 from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
 from feedline.cntk.variables import Parameter
-from feedline.train.learners import Learner as Modern
-from feedline.train.learners import Step
-from feedline.train.learners.base import Batch
+from feedline.train.learner import Batch, Step
+from feedline.train.learner import Learner as Modern
 
 
 class Learner:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk._names import explain
-from feedline.graph import Node
 from feedline.graph.plot import plot_network
-from feedline.graph.traverse import depth_first, topological
+from feedline.networks import Node
+from feedline.networks.traverse import depth_first, topological
 
 __all__ = ["depth_first_search", "find_all_with_name", "find_by_name", "find_by_uid", "get_node_outputs", "plot"]
 

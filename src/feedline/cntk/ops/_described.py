@@ -10,8 +10,8 @@ from feedline.cntk._replacing import stands_for
 from feedline.cntk._running import Runs
 from feedline.cntk._tracing import called
 from feedline.cntk.variables import Variable, variable_of
-from feedline.graph import Node, apply, leaves
-from feedline.graph.traverse import renamed, topological
+from feedline.networks import Node, apply, leaves
+from feedline.networks.traverse import renamed, topological
 
 
 class Described(Runs):

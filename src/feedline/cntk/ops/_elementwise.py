@@ -8,7 +8,7 @@ from typing import Any
 from feedline.cntk._nodes import constant_node, nodes_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import kind, made, one_axis
-from feedline.graph import apply
+from feedline.networks import apply
 
 
 def _unary(op: str, what: str) -> Callable[..., Function]:

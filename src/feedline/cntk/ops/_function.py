@@ -16,7 +16,7 @@ from feedline.cntk._tracing import called, parameters_of, roots_of, traced, type
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._described import Described
 from feedline.cntk.variables import Operand, Variable, variable_of
-from feedline.graph import Node, clone, find_all, replace
+from feedline.networks import Node, clone, find_all, replace
 
 
 class CloneMethod(Enum):

@@ -15,7 +15,7 @@ from feedline.cntk.ops._reductions import reduce_mean
 from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
-from feedline.graph import apply
+from feedline.networks import apply
 
 MAX_POOLING, AVG_POOLING = 0, 1
 PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING

@@ -7,7 +7,7 @@ from typing import Any
 from feedline.cntk._nodes import axis_names, default_dtype_name, dims, dtype_name
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Constant, Parameter, Variable, own_dtype, placeholder, variable_of
-from feedline.graph.node import input_node
+from feedline.networks.node import input_node
 
 
 def input_variable(

@@ -11,7 +11,7 @@ import numpy as np
 from feedline.cntk._nodes import nodes_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.graph import apply
+from feedline.networks import apply
 
 
 def made(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:

@@ -11,7 +11,7 @@ from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, leading, made
 from feedline.errors import CompatError
-from feedline.graph import apply
+from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
 TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK = -2

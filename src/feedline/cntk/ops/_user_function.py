@@ -9,7 +9,7 @@ from feedline.cntk._feeding import arrays_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.variables import Variable, variable_of
-from feedline.graph import Node, apply
+from feedline.networks import Node, apply
 
 
 class UserFunction(Function):
@@ -108,7 +108,7 @@ class UserFunction(Function):
         ]
 
     def _given(self, rows: Any, sequences: Any, variable: Variable) -> Any:
-        from feedline.graph.packed import Packed as Rows
+        from feedline.networks.packed import Packed as Rows
 
         if not self._as_numpy:
             return rows.detach()

@@ -9,7 +9,7 @@ from feedline.cntk._nodes import dims, node_of
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
-from feedline.graph import apply
+from feedline.networks import apply
 
 __all__ = ["bernoulli", "bernoulli_like", "gumbel", "gumbel_like", "normal", "normal_like", "uniform", "uniform_like"]
 

@@ -15,7 +15,7 @@ from feedline.cntk._order import leaves_in_order
 from feedline.cntk.learners import Learner
 from feedline.cntk.variables import Parameter, variable_of
 from feedline.errors import StateError
-from feedline.graph import Node, leaves
+from feedline.networks import Node, leaves
 
 
 def in_present_order(

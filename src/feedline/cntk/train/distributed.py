@@ -13,8 +13,8 @@ import torch
 
 from feedline.cntk._names import explain
 from feedline.cntk.learners import Learner
-from feedline.kvstore.collective import Collective
-from feedline.kvstore.meeting import under_launcher
+from feedline.collective.collective import Collective
+from feedline.collective.rendezvous import under_launcher
 from feedline.train import block_momentum, data_parallel, quantized
 
 __all__ = [

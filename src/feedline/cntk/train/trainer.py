@@ -20,8 +20,8 @@ from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
 from feedline.errors import CompatError, StateError, shown
-from feedline.graph import Node
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
+from feedline.networks import Node
 from feedline.train.ranks import Ranks, checked_random_state, rank
 from feedline.train.trainer import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern

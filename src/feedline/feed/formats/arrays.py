@@ -20,10 +20,10 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.maps import MappedRange
 from feedline.data.value import DenseValue, SparseValue, as_arrays, unmasked
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.content import ContentDigest
-from feedline.feed.formats.file_maps import mapped_ranges
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.mapped_arrays import mapped_ranges
+from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
-from feedline.feed.formats.seals import seals_of
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 _WORTH_TELLING = 64 << 20  # bytes

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.files import open_file
+from feedline.feed.files.paths import open_file
 
 
 def read_csv_chunks(

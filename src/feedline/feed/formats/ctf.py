@@ -25,11 +25,12 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.bounded import PerProcess
-from feedline.feed.formats import lost
-from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of, read_exactly, read_most
+from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
+from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.formats import unreadable as lost
+from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.formats.files import PathLike, list_files, open_file, status_of
+from feedline.feed.lru import PerProcess
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread
 
 _PAD = 64  # bytes that the native parser may load on either side of the text

@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
-from feedline.feed.formats.atomic import atomic_file, room_for
+from feedline.feed.files.atomic import atomic_file, room_for
+from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
+from feedline.feed.files.replaced import Watched
+from feedline.feed.files.streaming import blocks
 from feedline.feed.formats.ctf_errors import describe_index_error
-from feedline.feed.formats.files import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
-from feedline.feed.formats.streaming import blocks
-from feedline.feed.formats.watched import Watched
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from feedline.data import Value
 from feedline.data.value import DenseValue, SparseValue
-from feedline.feed.formats.atomic import atomic_file
-from feedline.feed.formats.files import PathLike
+from feedline.feed.files.atomic import atomic_file
+from feedline.feed.files.paths import PathLike
 
 _BLOCK = 1024  # sequences put together before they are written
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.bounded import Bounded
-from feedline.feed.cache import user_cache
+from feedline.feed.files.cache import user_cache
 from feedline.feed.formats.join_table import JoinTable
+from feedline.feed.lru import Bounded
 from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, select_by_chunk
 
 Ints = NDArray[np.int64]

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.cache import cached_file
-from feedline.feed.formats.watched import Watched
+from feedline.feed.files.cache import cached_file
+from feedline.feed.files.replaced import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer
 
 Ints = NDArray[np.int64]

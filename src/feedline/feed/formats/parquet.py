@@ -34,13 +34,13 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.atomic import room_for
-from feedline.feed.formats.content import ContentDigest
-from feedline.feed.formats.files import looking, open_file, read_at, reading, status_of
-from feedline.feed.formats.lost import lost_chunk
-from feedline.feed.formats.pages import Pages
-from feedline.feed.formats.pieces import joined
+from feedline.feed.files.atomic import room_for
+from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
+from feedline.feed.files.pieces import joined
+from feedline.feed.formats.parquet_input import Pages
 from feedline.feed.formats.store import columns
+from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]

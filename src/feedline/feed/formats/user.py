@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
-from feedline.feed.bounded import Bounded, PerProcess
-from feedline.feed.given import given_values
+from feedline.feed.lru import Bounded, PerProcess
 from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.user_values import given_values
 
 Ints = NDArray[np.int64]
 

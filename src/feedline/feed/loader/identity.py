@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.feed.formats.content import ContentDigest
+from feedline.feed.files.digest import ContentDigest
 from feedline.feed.loader.collate import torch_side
 
 ITEMS = 16

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from feedline.errors import DataError
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling
+from feedline.feed.loader.executors import Pooled, Supply
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import Place
-from feedline.feed.loader.supply import Pooled, Supply
 from feedline.feed.one_thread import refusal
 
 if TYPE_CHECKING:

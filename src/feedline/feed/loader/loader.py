@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
 from feedline.feed.loader import collate as collating
+from feedline.feed.loader.executors import MOST_AHEAD, Here, Pooled, Remaining, Supply, gathered
 from feedline.feed.loader.fetch import Fetch, unit_of
 from feedline.feed.loader.gather import ColumnItems, columnar, columns_of
 from feedline.feed.loader.identity import digest_of
@@ -31,7 +32,6 @@ from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.staged import Staged, in_files
 from feedline.feed.loader.state import Place
 from feedline.feed.loader.stats import LoaderStats
-from feedline.feed.loader.supply import MOST_AHEAD, Here, Pooled, Remaining, Supply, gathered
 from feedline.feed.partition import Partition
 from feedline.feed.quarantine import Quarantine
 from feedline.feed.workers import Pool

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
-from feedline.feed.given import given_value
+from feedline.feed.user_values import given_value
 
 # Level of the key, after those of the orders: what is drawn is a transform's generator.
 TRANSFORM = 2

@@ -5,8 +5,8 @@ interrupts → memory → limits``. torch is used where it is already imported, 
 """
 
 from feedline.feed.workers.message import empty
-from feedline.feed.workers.outcome import PoolStats, WorkerStats
 from feedline.feed.workers.pool import Pool, Task
-from feedline.feed.workers.start import warm
+from feedline.feed.workers.results import PoolStats, WorkerStats
+from feedline.feed.workers.start_methods import warm
 
 __all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "empty", "warm"]

@@ -88,7 +88,7 @@ class Encoder:
             Exception: what pickling raised.
         """
         if not self._torch and "torch" in sys.modules:
-            self._table |= importlib.import_module("feedline.interop.torch_pickle").reducers(self.reduce)
+            self._table |= importlib.import_module("feedline.interop.torch_messages").reducers(self.reduce)
             self._torch = True
         buffers: list[Array] = []
         self._buffers = buffers

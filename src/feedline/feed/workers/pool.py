@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from feedline.feed.workers.crew import ProcessCrew
 from feedline.feed.workers.interrupts import Undisturbed, at_rest
-from feedline.feed.workers.outcome import Outcome, PoolStats
+from feedline.feed.workers.process_pool import ProcessCrew
+from feedline.feed.workers.results import Outcome, PoolStats
 from feedline.feed.workers.threads import ThreadCrew
 
 

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from feedline.feed.workers.interrupts import at_rest
-from feedline.feed.workers.outcome import Failed, Outcome, Value, WorkerStats
+from feedline.feed.workers.results import Failed, Outcome, Value, WorkerStats
 
 
 class _Shared:

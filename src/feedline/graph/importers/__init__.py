@@ -1,18 +1,32 @@
 """Networks of several libraries, read into one `feedline.graph.graph.Graph`.
 
-An importer is one file. Which one reads a model is told by what the model is; torch is imported only for modules of it.
+Importers register themselves by name, so that this package names nothing above it and each is imported when a model is
+to be read. torch is imported only for modules of it.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from feedline.graph.graph import Graph
-from feedline.graph.importers.nodes import from_nodes
-from feedline.graph.importers.symbol import from_symbol, from_symbol_json
-from feedline.graph.node import Node
+if TYPE_CHECKING:
+    from feedline.graph.graph import Graph
+
+Importer = Callable[[Any, Any], "Graph | None"]
+
+_IMPORTERS: dict[str, str | Importer] = {}
+
+
+def register_importer(reads: str, importer: str | Importer) -> None:
+    """Have ``importer(model, inputs)`` asked for the graph of models that nobody else could read.
+
+    Args:
+        reads: what it reads, for the error that lists what can be read.
+        importer: returns None for a model that it does not read; a function or a ``"module:function"``.
+    """
+    _IMPORTERS[reads] = importer
 
 
 def graph_of(model: Any, inputs: Any = None) -> Graph:
@@ -29,33 +43,36 @@ def graph_of(model: Any, inputs: Any = None) -> Graph:
         TypeError: the model is something else, or inputs are given to one that knows its own.
         ValueError: the inputs do not fit, or the JSON is none of a symbol.
     """
-    if isinstance(model, str):
-        return from_symbol_json(model, inputs)
-    if hasattr(model, "tojson") and hasattr(model, "get_internals"):
-        return from_symbol(model, inputs)
-    if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
-        # By name: the rest of the room does without torch.
-        graph: Graph = importlib.import_module("feedline.graph.importers.torch_module").from_module(model, inputs)
-        return graph
-    roots = _nodes(model)
-    if not roots and not isinstance(model, Graph):
-        raise TypeError(
-            "expected a torch.nn.Module, a network of feedline's nodes, a symbol or its JSON, "
-            f"or a Graph, got {type(model).__name__}"
-        )
+    for reads, importer in _IMPORTERS.items():
+        if isinstance(importer, str):
+            module, _, name = importer.partition(":")
+            importer = _IMPORTERS[reads] = getattr(importlib.import_module(module), name)
+        graph = importer(model, inputs)
+        if graph is not None:
+            return graph
+    raise TypeError(f"expected {', '.join(_IMPORTERS)}, got {type(model).__name__}")
+
+
+def expect_no_inputs(model: Any, inputs: Any) -> None:
+    """Raise TypeError if inputs are given for a model that knows its own."""
     if inputs is not None:
         raise TypeError(f"{type(model).__name__} knows its shapes: expected no inputs, got {type(inputs).__name__}")
-    return model if isinstance(model, Graph) else from_nodes(roots)
 
 
-def _nodes(model: Any) -> list[Node]:
-    """Nodes of a node, of a handle on one (``node``) or several (``outputs``), or of a sequence of these."""
-    if isinstance(model, Node):
-        return [model]
-    if isinstance(model, (list, tuple)):
-        parts = [_nodes(part) for part in model]
-        return [node for part in parts for node in part] if all(parts) else []
-    if hasattr(type(model), "outputs"):
-        return _nodes(tuple(model.outputs))
-    found = getattr(model, "node", None)
-    return [found] if isinstance(found, Node) else []
+def read_graph(model: Any, inputs: Any) -> Graph | None:
+    """A graph as it is."""
+    from feedline.graph.graph import Graph  # `import feedline` imports this module, and should cost nothing
+
+    if not isinstance(model, Graph):
+        return None
+    expect_no_inputs(model, inputs)
+    return model
+
+
+def read_module(model: Any, inputs: Any) -> Graph | None:
+    """The graph of a `torch.nn.Module`."""
+    if "torch" not in sys.modules or not isinstance(model, sys.modules["torch"].nn.Module):
+        return None
+    # By name: the rest of the package does without torch.
+    graph: Graph = importlib.import_module("feedline.graph.importers.torch_module").from_module(model, inputs)
+    return graph

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from feedline.graph.ops.edges import ramp
 from feedline.mxnet.symbol._operator import Names, Site, define, same
 from feedline.mxnet.symbol._parameters import COUNT, Parameter, dtype, flag, real, word
+from feedline.networks.ops.edges import ramp
 
 _SCALAR = {"scalar": Parameter(real), "is_int": Parameter(flag, True)}
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import feedline.graph.ops  # noqa: F401 - the graph's own operations are declared before those below
-from feedline.graph import Node as GraphNode
-from feedline.graph import apply
-from feedline.graph.node import input_node
-from feedline.graph.packed import Batch
-from feedline.graph.registry import Shape, declare
-from feedline.graph.registry import Site as GraphSite
+import feedline.networks.ops  # noqa: F401 - the graph's own operations are declared before those below
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._infer import Found
 from feedline.mxnet.symbol._node import Entry, Node, topological, within
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
+from feedline.networks import Node as GraphNode
+from feedline.networks import apply
+from feedline.networks.node import input_node
+from feedline.networks.packed import Batch
+from feedline.networks.registry import Shape, declare
+from feedline.networks.registry import Site as GraphSite
 
 
 def lower(

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from feedline.graph.ops.edges import largest, smallest
 from feedline.mxnet.symbol._operator import Shape, Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, dims, flag, integer, optional, real, word
+from feedline.networks.ops.edges import largest, smallest
 
 _OVER = {
     "axis": Parameter(optional(dims), None),

@@ -13,7 +13,7 @@ from feedline.cntk.layers.blocks import Stabilizer
 from feedline.cntk.layers.layers import Dense
 from feedline.cntk.ops.functions import Function
 from feedline.errors import CompatError
-from feedline.graph import apply
+from feedline.networks import apply
 
 __all__ = ["AttentionModel"]
 

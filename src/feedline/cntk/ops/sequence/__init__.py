@@ -11,7 +11,7 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.errors import CompatError
-from feedline.graph import apply
+from feedline.networks import apply
 
 __all__ = [
     "broadcast_as",

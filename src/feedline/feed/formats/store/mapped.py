@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.formats.files import kind_of, open_regular, reading
+from feedline.feed.files.paths import kind_of, open_regular, reading
 
 ADVICE = {
     "random": mmap.MADV_RANDOM,

@@ -24,12 +24,12 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.lost import lost_chunk
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
 from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
+from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 
 

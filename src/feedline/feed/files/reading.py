@@ -1,0 +1,61 @@
+"""Files read into memory of the caller's, whole or with what the disk does not give left out."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DataError
+from feedline.feed.files.paths import reading
+
+
+def read_exactly(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
+    """Fill ``into`` from the file at ``offset``, without the GIL.
+
+    Raises:
+        DataError: the file ends before, or its disk fails.
+    """
+    with reading(path, offset):
+        _fill(file, into, offset, path)
+
+
+def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> None:
+    """As `read_exactly`, with the OSError of a disk that fails."""
+    view, done = into.data, 0
+    while done < len(into):
+        n = os.preadv(file.fileno(), [view[done:]], offset + done)
+        if n == 0:
+            raise DataError(
+                f"expected {len(into)} bytes from byte {offset} on, got {done}: the file has been cut short",
+                path=str(path),
+                byte=offset + done,
+            )
+        done += n
+
+
+def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> list[tuple[int, int, int]]:
+    """As `read_exactly`, with spaces in the place of what the disk does not give.
+
+    Returns:
+        What that is: (from byte, to byte, errno), a page or less each.
+    """
+    try:
+        _fill(file, into, offset, path)
+    except OSError as error:
+        page, end = mmap.PAGESIZE, offset + len(into)
+        if offset // page == (end - 1) // page:
+            into[:] = ord(" ")
+            return [(offset, end, error.errno or errno.EIO)]
+        # In halves that part between pages: what a disk loses are whole ones.
+        half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
+        return [
+            *read_most(file, into[:half], offset, path),
+            *read_most(file, into[half:], offset + half, path),
+        ]
+    return []

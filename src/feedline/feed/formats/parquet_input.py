@@ -1,0 +1,84 @@
+"""A Parquet file as Arrow reads it: some of its bytes are in memory already, the others are read when asked for.
+
+Arrow gets views of what is in memory. Whatever it asks for, nothing outside of that and of the file is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from typing import BinaryIO
+
+from feedline.feed.files.paths import status_of
+from feedline.feed.protocol import Unread
+
+
+class Pages:
+    """What `pyarrow.parquet.ParquetFile` reads from.
+
+    Args:
+        file: the file, open.
+        held: parts that are in memory: (offset, bytes).
+
+    Attributes:
+        unread: why a read failed, if one did.
+        closed: never.
+    """
+
+    mode, closed = "rb", False
+
+    def __init__(self, file: BinaryIO, held: list[tuple[int, memoryview]]) -> None:
+        self._descriptor, self._held = file.fileno(), held
+        self._size = status_of(file).st_size
+        self._position = 0
+        self.unread: Unread | None = None
+
+    def at(self, offset: int, size: int) -> bytes | memoryview:
+        """Up to ``size`` bytes from ``offset`` on, fewer at the end of the file.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        for begin, data in self._held:
+            if begin <= offset and offset + size <= begin + len(data):
+                return data[offset - begin : offset - begin + size]
+        parts, done = list[bytes](), 0
+        try:
+            while done < size and (part := os.pread(self._descriptor, size - done, offset + done)):
+                parts.append(part)
+                done += len(part)
+        except OSError as error:
+            self.unread = Unread(error.errno or errno.EIO, offset + done)
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # ---- as Arrow calls it ------------------------------------------------------------------------
+
+    def read(self, size: int = -1) -> bytes | memoryview:  # noqa: D102
+        found = self.at(self._position, self._size - self._position if size < 0 else size)
+        self._position += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # noqa: D102
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:  # noqa: D102
+        return self._position
+
+    def readable(self) -> bool:  # noqa: D102
+        return True
+
+    def seekable(self) -> bool:  # noqa: D102
+        return True
+
+    def writable(self) -> bool:  # noqa: D102
+        return False
+
+    def flush(self) -> None:  # noqa: D102
+        pass
+
+    def close(self) -> None:
+        """The file is closed by who opened it."""

@@ -1,0 +1,141 @@
+"""What a worker sends to each server: the parts of its values that lie there, as one message; in fewer bits if asked.
+
+Costs: dense values are added up right where the message is made, in memory that is kept for the next; of the same keys
+as before, nothing is laid out again. Compression and rows take memory for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from feedline.kvstore import merging
+from feedline.kvstore import row_sparse as rows
+from feedline.kvstore.base import Key
+from feedline.kvstore.compression import Compression
+from feedline.kvstore.parameter_server.placement import Part
+from feedline.kvstore.parameter_server.wire_format import Field, Item, Layout, sliced
+
+
+class Entry(NamedTuple):
+    """One key, as this worker knows it; ``meta`` has its shape and dtype and no memory."""
+
+    key: Key
+    place: int
+    meta: Any
+    parts: tuple[Part, ...]
+
+
+#: A key, and values of a push or outs of a pull.
+Group = tuple[Entry, Sequence[Any]]
+
+
+class Message(NamedTuple):
+    """A push to one server: where its arrays lie, how its keys come, what is to be added up to each array."""
+
+    layout: Layout
+    items: list[Item]
+    sources: list[Sequence[Any]]
+    run: Any
+
+
+class Packer:
+    """Makes messages.
+
+    Attributes:
+        compression: how values are coded; to be changed by `compress` alone.
+    """
+
+    def __init__(self) -> None:
+        self.compression: Compression | None = None
+        self._residuals: dict[tuple[Key, int], tuple[Any, Any]] = {}
+        self._runs: dict[int, Any] = {}
+        self._laid_out: tuple[tuple[Key, ...], dict[int, Layout]] = (), {}
+
+    def compress(self, compression: Compression | None) -> None:
+        """Code values from now on; what was left for later is dropped."""
+        self.compression, self._residuals = compression, {}
+
+    def messages(self, groups: Sequence[Group]) -> dict[int, Message]:
+        """What to send to each server."""
+        items: dict[int, list[Item]] = {}
+        sources: dict[int, list[Sequence[Any]]] = {}
+        plain = self.compression is None
+        for entry, values in groups:
+            dense = [value for value in values if value.layout is torch.strided]
+            whole = len(dense) == len(values)
+            plain = plain and whole
+            rest = None if whole else rows.merged([v for v in values if v.layout is not torch.strided], "cpu")
+            if dense and (rest is not None or self.compression is not None):
+                total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+                merging.run([(dense, (total,))])
+                dense = [total if rest is None else total.add_(rest)]
+            for part in entry.parts:
+                kind, arrays = self._packed(entry, part, dense, rest)
+                items.setdefault(part.server, []).append((entry.key, kind))
+                sources.setdefault(part.server, []).extend(arrays)
+        layouts = self.layouts(groups) if plain else {}
+        found = {}
+        for server, several in sources.items():
+            layout = layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in several])
+            found[server] = Message(layout, items[server], several, self._run(server, layout.size))
+        return found
+
+    def _packed(
+        self, entry: Entry, part: Part, dense: Sequence[Any], merged: Any
+    ) -> tuple[int | dict[str, Any] | None, list[Sequence[Any]]]:
+        """How one part comes, and what is to be added up to each of the arrays that carry it."""
+        if not dense:
+            ids = merged.indices()[0]
+            low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
+            return high - low, [[ids[low:high] - part.start], [merged.values()[low:high]]]
+        if self.compression is None:
+            return None, [[sliced(one, part) for one in dense]]
+        piece = sliced(dense[0], part)
+        shape, dtype = self.compression.code_shape(piece.shape)
+        codes = torch.empty(shape, dtype=dtype)
+        self.compression.encode(piece, *self._residual(entry, part), codes)
+        return self.compression.parameters(), [[codes]]
+
+    def layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
+        """Of each server's message for dense values of these keys; made once for the same keys again."""
+        keys = tuple(entry.key for entry, _ in groups)
+        if keys != self._laid_out[0]:
+            fields: dict[int, list[Field]] = {}
+            for entry, _ in groups:
+                for part in entry.parts:
+                    field = sliced(entry.meta, part).shape, entry.meta.dtype
+                    fields.setdefault(part.server, []).append(field)
+            self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
+        return self._laid_out[1]
+
+    def _residual(self, entry: Entry, part: Part) -> tuple[Any, Any]:
+        """What compression has left for the next push, and memory for what it leaves now."""
+        slot = entry.key, part.server
+        if slot not in self._residuals:
+            empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
+            self._residuals[slot] = empty, empty.clone()
+        return self._residuals[slot]
+
+    def sent(self, server: int, message: Message) -> None:
+        """The message is on its way: what it left is what the next one begins with."""
+        if self.compression is not None:
+            for key, _ in message.items:
+                self._residuals[key, server] = self._residuals[key, server][::-1]
+
+    def _run(self, server: int, size: int) -> Any:
+        """Memory for a message, made once as long as they are of one size."""
+        if server not in self._runs or self._runs[server].numel() != size:
+            self._runs[server] = torch.empty(size, dtype=torch.uint8)
+        return self._runs[server]
+
+
+def by_server(outs: Sequence[Group]) -> dict[int, list[tuple[Entry, Part, Sequence[Any]]]]:
+    """What of the outs comes from each server."""
+    found: dict[int, list[tuple[Entry, Part, Sequence[Any]]]] = {}
+    for entry, tensors in outs:
+        for part in entry.parts:
+            found.setdefault(part.server, []).append((entry, part, tensors))
+    return found

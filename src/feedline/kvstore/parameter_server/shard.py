@@ -1,0 +1,278 @@
+"""What one server of a ``dist_async`` store holds: parts of arrays, their rule, and how far each worker has come.
+
+Every push has a number: 1, 2, 3, … for each worker. A shard takes each number once, in order: a repeat is passed over,
+and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
+knows which pushes it contains, and takes exactly those that are sent again and are not in it. What an updater raised
+is kept until the worker has heard of it, so that no answer that is lost takes it along.
+
+Nothing here knows of processes or messages (see `feedline.kvstore.parameter_server.server`). Arrays come and go as runs
+of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys that are made together lie in one such run. Costs:
+a snapshot copies all arrays and states once; a pull copies only what does not lie together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.errors import StateError, StoreError
+from feedline.kvstore.base import Key
+from feedline.kvstore.local import LocalStore
+from feedline.kvstore.optimizers import Optimizer, optimizer
+from feedline.kvstore.parameter_server.wire_format import (
+    Item,
+    Layout,
+    as_run,
+    dtype_name,
+    dtype_of,
+    fields_of,
+    received,
+    received_ids,
+    value_of,
+)
+
+VERSION = 1
+#: Of a rule: a name and parameters, or an object that was made by the user's code.
+Rule = Mapping[str, Any] | None
+
+
+class Shard(LocalStore):
+    """Parts of arrays under one rule.
+
+    Attributes:
+        applied: number of the last push taken, by worker.
+        failures: what the updater raised at pushes, by worker and number; see `heard`.
+        generation: how often the rule was set.
+        rule: of `set_rule`; an object is not in a snapshot.
+        missing: whether the rule was an object, and the snapshot could not bring it along: nothing can be taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("local")
+        self.applied: dict[str, int] = {}
+        self.failures: dict[str, dict[int, Exception]] = {}
+        self.generation = 0
+        self.rule: Rule = None
+        self.missing = False
+        self._waiting: dict[Key, tuple[dict[str, Any], int]] = {}
+
+    # ---- keys -----------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """How many keys there are."""
+        return len(self._entries)
+
+    def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of those keys that are here."""
+        found = {key: self._entries[key].stored for key in keys if key in self._entries}
+        return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in found.items()}
+
+    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
+        """Make keys of given shapes and dtypes; those that are here already are left alone."""
+        for key, shape, _ in items:
+            if any(type(n) is not int or n < 0 for n in shape):
+                raise StoreError(f"expected the shape of key {key!r}, got {shape!r}")
+        layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
+        values = layout.views(received(run, layout.size, "a worker"))
+        self._gather([(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._entries])
+
+    def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
+        """Make keys in one run."""
+        if not pairs:
+            return
+        self.init([key for key, _ in pairs], [value for _, value in pairs])
+        fields = [(value.shape, value.dtype) for _, value in pairs]
+        places = Layout(fields).views(as_run([value for _, value in pairs]))
+        for (key, _), place in zip(pairs, places, strict=True):
+            self._entries[key].stored = place
+
+    # ---- pushes and pulls -----------------------------------------------------------------------------------
+
+    def due(self, worker: str, number: int, skip: bool) -> bool | None:
+        """Whether to take a push: True; or False, it was taken before; or None, others are to come first.
+
+        Args:
+            worker: its name.
+            number: of the push.
+            skip: the worker does not have those between the last one here and this one any more.
+        """
+        last = self.applied.get(worker, 0)
+        if number <= last:
+            return False
+        return None if self.missing or (number > last + 1 and not skip) else True
+
+    def heard(self, worker: str, number: int) -> None:
+        """The worker knows how its pushes went, up to this number."""
+        kept = self.failures.get(worker, {})
+        for one in [one for one in kept if one <= number]:
+            del kept[one]
+
+    def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
+        """Take a push, whole or not at all; either way its number is taken.
+
+        Raises:
+            StoreError: it does not fit what is here.
+            Exception: whatever the updater raises.
+        """
+        self.applied[worker] = number
+        stored = self._stored([key for key, _ in items])
+        fields = [fields_of(item, one.shape, one.dtype) for item, one in zip(items, stored, strict=True)]
+        layout = Layout([field for several in fields for field in several])
+        arrays = iter(layout.views(received(run, layout.size, f"worker {worker}")))
+        values = [
+            value_of(item, [next(arrays) for _ in several], one)
+            for item, several, one in zip(items, fields, stored, strict=True)
+        ]
+        self.push([key for key, _ in items], values)
+
+    def give(self, keys: Sequence[Key]) -> Any:
+        """What is stored: a run, not copied if it lies together.
+
+        Raises:
+            StoreError: a key that is not here.
+        """
+        stored = self._stored(keys)
+        if not stored:
+            return np.empty(0, np.uint8)
+        layout = Layout([(one.shape, one.dtype) for one in stored])
+        memory = stored[0].untyped_storage()
+        first = stored[0].data_ptr()
+        if all(
+            one.data_ptr() == first + begin and one.untyped_storage().data_ptr() == memory.data_ptr()
+            for one, begin in zip(stored, layout.begins, strict=True)
+        ):
+            whole = torch.empty(0, dtype=torch.uint8).set_(memory)
+            start = first - memory.data_ptr()
+            return whole[start : start + layout.size].numpy()
+        return as_run(stored).numpy()
+
+    def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
+        """Rows of keys, in the order of the ids (int64, from the part's first row): a run.
+
+        Raises:
+            StoreError: a key or row that is not here.
+        """
+        found = []
+        for key, stored, one in zip(keys, self._stored(keys), ids, strict=True):
+            if not stored.dim():
+                raise StoreError(f"expected a key with rows, got {key!r}, which holds one number")
+            found.append(stored.index_select(0, received_ids(one, len(stored), "a worker")))
+        return as_run(found).numpy()
+
+    def _stored(self, keys: Sequence[Key]) -> list[Any]:
+        missing = [key for key in keys if key not in self._entries]
+        if missing:
+            raise StoreError(f"expected keys that are here, got {missing[0]!r}: the server has lost its snapshot")
+        return [self._entries[key].stored for key in keys]
+
+    # ---- the rule -------------------------------------------------------------------------------------------
+
+    def set_rule(self, rule: Rule, generation: int) -> None:
+        """Take over a rule.
+
+        Args:
+            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. The same name and
+                parameters as before keep the states: so it is when a worker comes back.
+            generation: as counted by worker 0; the one that is here already is passed over, unless it is missing.
+        """
+        if generation == self.generation and not self.missing:
+            return
+        same = rule is not None and "name" in rule and rule == self.rule
+        if not same:
+            made = None if rule is None else _made(rule)
+            if isinstance(made, Optimizer):
+                self.set_optimizer(made)
+            else:
+                self.set_updater(made)
+            if isinstance(made, Optimizer) and generation == self.generation:
+                made.set_states(self._waiting)  # it is the one that was missing
+        self.rule, self.generation, self.missing, self._waiting = rule, generation, False, {}
+
+    def states(self) -> tuple[str, dict[str, Any], dict[Key, tuple[dict[str, Any], int]]]:
+        """Name, parameters and states of the optimizer.
+
+        Raises:
+            RefusedError: there is no optimizer.
+        """
+        rule = self._optimizer()
+        return rule.name, rule.parameters(), rule.states()
+
+    def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
+        """Replace parameters and all states of the optimizer.
+
+        Raises:
+            StoreError: states of other keys or shapes.
+        """
+        rule = self._optimizer()
+        for key, stored in zip(found, self._stored(list(found)), strict=True):
+            states, count = found[key]
+            for name, state in states.items():
+                if state.shape != stored.shape or not state.dtype.is_floating_point:
+                    raise StoreError(
+                        f"expected {name} of key {key!r} in floating point of shape {tuple(stored.shape)}, got "
+                        f"{state.dtype} of {tuple(state.shape)}"
+                    )
+            if type(count) is not int or count < 0:
+                raise StoreError(f"expected a number of updates of key {key!r}, got {count!r}")
+        rule.set_parameters(parameters)
+        rule.forget()
+        rule.set_states(found)
+        if self.rule is not None and "name" in self.rule:
+            self.rule = {"name": rule.name, "parameters": parameters}
+
+    # ---- snapshots ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A copy of everything: tensors, and JSON."""
+        entries = list(self._entries.values())
+        states = self._updater.states() if isinstance(self._updater, Optimizer) else self._waiting
+        tensors = {f"value.{i}": entry.stored.clone() for i, entry in enumerate(entries)}
+        for i, (kept, _) in enumerate(states.values()):
+            tensors |= {f"state.{i}.{name}": tensor.clone() for name, tensor in kept.items()}
+        about = {
+            "feedline": VERSION,
+            "keys": [entry.key for entry in entries],
+            "applied": dict(self.applied),
+            "failures": [[worker, n, repr(e)] for worker, kept in self.failures.items() for n, e in kept.items()],
+            "generation": self.generation,
+            "rule": self.rule if self.rule is None or "name" in self.rule else {},
+            "states": [[key, list(kept), count] for key, (kept, count) in states.items()],
+        }
+        return tensors, about
+
+    def restore(self, tensors: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Become what a snapshot holds; of a fresh shard.
+
+        Raises:
+            StateError: the snapshot is of another version.
+        """
+        if about.get("feedline") != VERSION:
+            raise StateError(
+                "expected a snapshot of a server",
+                saved={"version": about.get("feedline")},
+                current={"version": VERSION},
+            )
+        keys = about["keys"]
+        self._gather([(key, tensors[f"value.{i}"]) for i, key in enumerate(keys)])
+        states = {
+            key: ({name: tensors[f"state.{i}.{name}"] for name in names}, count)
+            for i, (key, names, count) in enumerate(about["states"])
+        }
+        self.applied, self.generation = dict(about["applied"]), about["generation"]
+        for worker, number, text in about.get("failures", []):
+            self.failures.setdefault(worker, {})[number] = StoreError(f"expected an updater without errors, got {text}")
+        self.rule = about["rule"]
+        if self.rule == {}:
+            self.missing, self._waiting = True, states
+        elif self.rule is not None:
+            made = optimizer(self.rule["name"], **self.rule["parameters"])
+            self.set_optimizer(made)
+            made.set_states(states)
+
+
+def _made(rule: Mapping[str, Any]) -> Any:
+    return rule["object"] if "object" in rule else optimizer(rule["name"], **rule["parameters"])

@@ -1,0 +1,78 @@
+"""The states of an optimizer that runs in several servers, each of which has those of its parts: put together, and cut.
+
+So a file of states is the same whatever store wrote it. Costs: a copy of all states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from feedline.errors import StoreError
+from feedline.kvstore.base import Key
+from feedline.kvstore.optimizers import Optimizer
+from feedline.kvstore.parameter_server.messages import Entry
+from feedline.kvstore.parameter_server.placement import Part, parts
+from feedline.kvstore.parameter_server.wire_format import sliced
+
+
+def whole_states(
+    entries: Iterable[Entry], found: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
+) -> dict[Key, Any]:
+    """States of whole arrays, of those of their parts.
+
+    Args:
+        entries: the arrays.
+        found: of each server its name, and the states of its parts.
+        rule: whose states they are.
+
+    Raises:
+        StoreError: a server's states are not of its parts.
+    """
+    whole = {}
+    for entry in entries:
+        there = [(part, *found[part.server]) for part in entry.parts]
+        pieces = [_checked(states.get(entry.key), entry, part, rule, name) for part, name, states in there]
+        if not any(pieces):
+            continue
+        states = {}
+        for name in rule.keeps:
+            # A push on its way may have reached some servers only.
+            parts_of = [
+                torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype) if one is None else one[0][name]
+                for one, part in zip(pieces, entry.parts, strict=True)
+            ]
+            states[name] = parts_of[0] if len(parts_of) == 1 else torch.cat(parts_of)
+        whole[entry.key] = states, max(one[1] for one in pieces if one is not None)
+    return whole
+
+
+def _checked(one: Any, entry: Entry, part: Part, rule: Optimizer, server: str) -> Any:
+    """States and count of a part as a server told them; None if it has none."""
+    if one is None:
+        return None
+    states, count = one
+    shape = sliced(entry.meta, part).shape
+    if (
+        sorted(states) != sorted(rule.keeps)
+        or any(state.shape != shape or state.dtype is not entry.meta.dtype for state in states.values())
+        or type(count) is not int
+    ):
+        got = {name: (tuple(state.shape), state.dtype) for name, state in states.items()}
+        raise StoreError(
+            f"expected {', '.join(rule.keeps) or 'no states'} of key {entry.key!r}, rows {part.start} to {part.stop}, "
+            f"in shape {tuple(shape)} and {entry.meta.dtype} from {server}, got {got} after {count!r} updates"
+        )
+    return one
+
+
+def cut_states(rule: Optimizer, servers: int) -> list[dict[Key, Any]]:
+    """For each server the states of its parts, with memory of their own: a slice is pickled with its whole."""
+    pieces: list[dict[Key, Any]] = [{} for _ in range(servers)]
+    for key, (states, count) in rule.states().items():
+        shape = next((state.shape for state in states.values()), ())
+        for part in parts(key, shape, servers):
+            pieces[part.server][key] = {name: sliced(state, part).clone() for name, state in states.items()}, count
+    return pieces

@@ -1,0 +1,98 @@
+"""Rows of an array: gradients that touch few of them, and pulls that ask for few.
+
+Rows come as ``torch.sparse_coo`` tensors with one sparse dimension, the first. Rows that come several times are added
+up; rows that the array does not have are an error. What is stored is always dense, so a pull of rows is a gather and
+costs nothing for the rows that were not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore.arguments import as_tensor
+from feedline.kvstore.base import Key
+
+
+def check_rows(key: Key, value: Any, shape: Any) -> None:
+    """Raise RefusedError unless a sparse value consists of rows that an array of ``shape`` has."""
+    if value.layout is not torch.sparse_coo or value.sparse_dim() != 1:
+        raise RefusedError(
+            f"expected rows for key {key!r}: a torch.sparse_coo tensor that is sparse in its first dimension alone, "
+            f"got {value.layout}" + ("" if value.layout is not torch.sparse_coo else f", {value.sparse_dim()} sparse")
+        )
+    check_ids(key, value._indices()[0], shape[0])
+
+
+def check_ids(key: Key, ids: Any, rows: int) -> None:
+    """Raise RefusedError if an id is not one of ``rows`` rows."""
+    if ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in torch.aminmax(ids))
+    if low < 0 or high >= rows:
+        raise RefusedError(f"expected rows 0 to {rows - 1} of key {key!r}, got {low if low < 0 else high}")
+
+
+def merged(values: Sequence[Any], device: Any) -> Any:
+    """The sum of several sparse values: coalesced, rows ascending, each once."""
+    if len(values) == 1:
+        return values[0].to(device).coalesce()
+    indices = torch.cat([value._indices().to(device) for value in values], 1)
+    rows = torch.cat([value._values().to(device) for value in values])
+    return torch.sparse_coo_tensor(indices, rows, values[0].shape, check_invariants=False).coalesce()
+
+
+def assign(stored: Any, value: Any) -> None:
+    """Make a dense tensor hold the rows of a coalesced value, and zeros elsewhere."""
+    stored.zero_()
+    stored.index_copy_(0, value.indices()[0], value.values())
+
+
+def checked_ids(key: Key, row_ids: Any, rows: int) -> Any:
+    """Row numbers as a tensor of integers, checked."""
+    ids = as_tensor(row_ids, "row_ids") if isinstance(row_ids, np.ndarray) else row_ids
+    if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        got = ids.dtype if isinstance(ids, torch.Tensor) else type(row_ids).__name__
+        raise TypeError(f"expected row_ids as a tensor or array of int64 or int32, got {got}")
+    check_ids(key, ids, rows)
+    return ids
+
+
+def check_memory(key: Key, out: Any) -> None:
+    """Raise RefusedError for a dense out of which several elements are one."""
+    if not out.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True)):
+        raise RefusedError(f"expected an out with memory of its own for key {key!r}, got an expanded tensor")
+
+
+def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
+    """Raise RefusedError unless `pull` can fill ``out``."""
+    if out.layout is torch.strided:
+        expected = (*ids.shape, *stored.shape[1:])
+        if tuple(out.shape) != expected or out.dtype is not stored.dtype:
+            raise RefusedError(
+                f"expected an out of shape {expected} and {stored.dtype} for {ids.numel()} rows of key {key!r}, "
+                f"got {tuple(out.shape)} and {out.dtype}"
+            )
+        check_memory(key, out)
+    elif out.layout is not torch.sparse_coo or out.shape != stored.shape:
+        raise RefusedError(
+            f"expected a torch.sparse_coo out of shape {tuple(stored.shape)} for key {key!r}, got {out.layout} of "
+            f"shape {tuple(out.shape)}"
+        )
+
+
+def pull(stored: Any, ids: Any, out: Any) -> None:
+    """Fill an out that `check_out` has seen."""
+    ids = ids.to(stored.device)
+    if out.layout is not torch.strided:
+        once = torch.unique(ids.reshape(-1))
+        rows = stored.index_select(0, once)
+        out.copy_(torch.sparse_coo_tensor(once[None], rows, stored.shape, is_coalesced=True, check_invariants=False))
+    elif out.device == stored.device and out.is_contiguous():
+        torch.index_select(stored, 0, ids.reshape(-1), out=out.view(-1, *stored.shape[1:]))
+    else:
+        out.copy_(stored.index_select(0, ids.reshape(-1)).view(out.shape))

@@ -1,0 +1,178 @@
+"""Recurrences that no fused kernel knows: one step at a time, all sequences at once.
+
+What does not depend on the recurrence's own state is computed for all steps before the first: usually the product with
+the input, so that a step is left with the product with the state. Sequences stand longest first, so that those which
+are over leave at the end and nothing is masked. Python visits steps, never sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from feedline.networks.node import Node
+from feedline.networks.packed import Batch, Run, SparseRows, Step, Steps
+from feedline.networks.registry import op
+from feedline.networks.traverse import behind, loop_parts, reads, topological
+
+
+def _parts_behind(node: Node) -> tuple[list[Node], list[Node]]:
+    outputs, states = loop_parts(node)
+    return [behind(output) for output in outputs], list(states)
+
+
+def inside(node: Node) -> set[Node]:
+    """Nodes of a recurrence that depend on its own state, and so are done step by step."""
+    outputs, states = _parts_behind(node)
+    found: set[Node] = set(states)
+    for below in topological(outputs, reads):
+        if any(child in found for child in reads(below)):
+            found.add(below)
+    return found
+
+
+def operands(node: Node) -> list[Node]:
+    """What a recurrence needs of the outside, computed before its first step; in a fixed order."""
+    own = inside(node)
+    outputs, _ = _parts_behind(node)
+    found: dict[Node, None] = {}
+    for below in topological(outputs, lambda n: reads(n) if n in own else ()):
+        if below not in own:
+            found[below] = None
+    return list(found)
+
+
+def loop(node: Node) -> Run:
+    """Lowering of a recurrence: takes its `operands`, returns its outputs."""
+    outputs, states = _parts_behind(node)
+    own = inside(node)
+    outside = operands(node)
+    ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
+    delays, order = _parts(own, outputs, states)
+    axis, backwards = _direction(node, delays, order)
+    # Slots: operands, then delays, then what is computed.
+    slot: dict[Node, int] = {n: i for i, n in enumerate([*outside, *delays, *order])}
+    for state, end in ends.items():
+        slot[state] = slot[end]
+    plan = [(slot[n], [slot[child] for child in reads(n)], op(n.op).lower(n)) for n in order]
+    past = [
+        (slot[d], *(slot[child] for child in reads(d)), abs(d.attributes["steps"]), d.shape, d.inputs[1])
+        for d in delays
+    ]
+    kept = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
+    results = [slot[out] for out in outputs]
+    size = len(slot) - len(ends)
+    rows_of = [len(n.axes) for n in outside]
+    inner = slice(len(outside), size)
+
+    def begun(batch: Batch, tensors: Any, steps: Steps) -> list[Any]:
+        """Of each delay, what the pieces before ended with, in the order of steps; and as it came."""
+        like = next((x for x in tensors if isinstance(x, torch.Tensor)), torch.zeros(0))
+        found = []
+        for d in delays:
+            if backwards:
+                raise ValueError(f"{d.label}: expected whole sequences for a future value, got pieces of them")
+            before = batch.cut.before(d.uid, abs(d.attributes["steps"]), d.shape, like)
+            found.append((*(x.index_select(0, steps.order) for x in before), before))
+        return found
+
+    def run(batch: Batch, *tensors: Any) -> list[Any]:
+        steps = batch.sequences[axis].steps(backwards)
+        entering = [_arranged(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
+        history: dict[int, list[Any]] = {k: [] for k in kept}
+        pieces = None if batch.cut is None else begun(batch, tensors, steps)
+        values: list[Any] = [*entering, *[None] * (size - len(entering))]
+        begin = 0
+        for t, active in enumerate(steps.active):
+            for i, n in enumerate(rows_of):
+                if n == 2:
+                    values[i] = entering[i][begin : begin + active]
+            step = Step(batch, active)
+            for i, (target, source, initial, back, shape, first) in enumerate(past):
+                if t >= back:
+                    values[target] = history[source][t - back][:active]
+                else:
+                    values[target] = _before(values[initial], first, active, shape, steps)
+                    if pieces is not None:
+                        known, there, _ = pieces[i]
+                        mine = there[:active, t].reshape(-1, *(1,) * len(shape))
+                        values[target] = torch.where(mine, known[:active, t], values[target])
+            for target, below, function in plan:
+                values[target] = function(step, *[values[i] for i in below])
+            for k in kept:
+                history[k].append(values[k])
+            begin += active
+            values[inner] = [None] * (size - len(outside))
+        if pieces is not None:
+            for d, (_, source, _, _, _, _), (_, _, before) in zip(delays, past, pieces, strict=True):
+                batch.cut.after(d.uid, _whole(history[source], steps, d, values), batch.sequences[axis], before)
+        return [_whole(history[k], steps, outputs[i], values) for i, k in enumerate(results)]
+
+    return run
+
+
+def _parts(own: set[Node], outputs: Sequence[Node], states: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Delays, and all else in the order of computation within a step."""
+    delays: list[Node] = []
+    order: list[Node] = []
+    waiting: list[Node] = list(outputs)
+    seen: set[Node] = set(states)
+    while waiting:
+        # A delay ends a step's order: what it reads is of another step, and may be computed later in this one.
+        for node in topological(waiting, lambda n: reads(n) if n in own and n.op != "delay" else ()):
+            if node not in own or node in seen:
+                continue
+            seen.add(node)
+            (delays if node.op == "delay" else order).append(node)
+        delayed = (reads(d)[0] for d in delays)
+        waiting = [source for source in delayed if source in own and source not in seen]
+    for node in order:
+        for child in reads(node):
+            if child in states:
+                raise ValueError(
+                    f"{node.label} uses the state {child.label} of its own step; read it by sequence.past_value or "
+                    "sequence.future_value"
+                )
+        if not op(node.op).stepwise:
+            raise ValueError(f"{node.label} needs whole sequences, and so cannot be part of a recurrence")
+    return delays, order
+
+
+def _direction(node: Node, delays: Sequence[Node], order: Sequence[Node]) -> tuple[str, bool]:
+    signs = {d.attributes["steps"] > 0 for d in delays}
+    if len(signs) != 1:
+        kinds = "both past and future values" if signs else "no past or future value"
+        raise ValueError(f"expected a recurrence to go one way, got {kinds} of its state in {node.inputs[0].label}")
+    axes = {n.axes for n in (*delays, *order)}
+    if len(axes) != 1 or len(next(iter(axes))) < 2:
+        raise ValueError(f"expected a recurrence along one axis of sequences, got {sorted(axes)}")
+    return next(iter(axes))[1], not signs.pop()
+
+
+def _arranged(x: Any, axes: int, steps: Steps) -> Any:
+    """Rows in the order of steps, or of sequences, longest first."""
+    if axes == 0:
+        return x
+    if isinstance(x, SparseRows):
+        raise TypeError(
+            "expected dense data inside a recurrence, got sparse rows; multiply them with a parameter first"
+        )
+    return x.index_select(0, steps.rows if axes == 2 else steps.order)
+
+
+def _before(initial: Any, node: Node, active: int, shape: tuple[int, ...], steps: Steps) -> Any:
+    """What stands before the first step."""
+    if not node.axes:
+        return initial.expand(active, *shape)
+    rows = initial[:active]
+    missing = len(shape) - (rows.ndim - 1)
+    return rows[(slice(None), *(None,) * missing)].expand(active, *shape)
+
+
+def _whole(parts: list[Any], steps: Steps, node: Node, values: list[Any]) -> Any:
+    if not parts:
+        like = next((v for v in values if isinstance(v, torch.Tensor)), torch.zeros(0))
+        return like.new_zeros(0, *node.shape)
+    return torch.cat(parts).index_select(0, steps.back)

@@ -1,0 +1,91 @@
+"""Attention of the steps of one axis to all steps of another, with a small network of one layer for the weights.
+
+What is attended to is padded once a minibatch, so that a recurrence may attend at each of its steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.networks.node import BATCH, Node
+from feedline.networks.ops.align import dense
+from feedline.networks.packed import Batch, Run
+from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import same, scalar
+
+
+def _to_batch(site: Site) -> tuple[str, ...]:
+    axes = site.types[0].axes
+    if axes is None or len(axes) < 2:
+        site.refuse("an input with an axis of sequences")
+    return (BATCH,)
+
+
+def _padded(node: Node) -> Run:
+    axis = node.inputs[0].axes[1]
+
+    def run(batch: Batch, x: Any) -> Any:
+        sequences = batch.sequences[axis]
+        place = torch.from_numpy(_places(sequences)).to(sequences.device)
+        rows = dense(x, node)
+        whole = rows.new_zeros(sequences.count * sequences.longest, *node.shape).index_copy(0, place, rows)
+        return whole.reshape(sequences.count, sequences.longest, *node.shape)
+
+    return run
+
+
+def _places(sequences: Any) -> Any:
+    return np.repeat(np.arange(sequences.count) * sequences.longest - sequences.offsets[:-1], sequences.lengths) + (
+        np.arange(sequences.total)
+    )
+
+
+def _valid(node: Node) -> Run:
+    axis = node.inputs[0].axes[1]
+
+    def run(batch: Batch, x: Any) -> Any:
+        sequences = batch.sequences[axis]
+        lengths = torch.from_numpy(sequences.lengths).to(sequences.device)
+        return torch.arange(sequences.longest, device=sequences.device) < lengths[:, None]
+
+    return run
+
+
+# Rows of these two have one more axis than their types say, the padded steps; only `attend` takes them.
+declare("sequence_padded", same, _padded, axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_valid", scalar, _valid, axes=_to_batch, stepwise=False, whole=True)
+
+
+def _attended(site: Site) -> Shape:
+    """Inputs: keys (a,) and values (h,), padded, valid, query (a,), weights (a, 1)."""
+    keys, values, weights = site.shape(0), site.shape(1), site.shape(4)
+    query = site.shapes[3]
+    if len(values) != 1 or weights != (*keys, 1) or query not in (None, keys):
+        site.refuse("keys, values, which are valid, a query as wide as the keys, and weights (that width, 1)")
+    return values
+
+
+def _query_axes(site: Site) -> tuple[str, ...] | None:
+    axes = site.types[3].axes
+    if axes == ():
+        site.refuse("a query for each sequence or for each of its steps")
+    return axes
+
+
+def _attend(node: Node) -> Run:
+    axes = node.axes
+
+    def run(batch: Batch, keys: Any, values: Any, valid: Any, query: Any, weights: Any) -> Any:
+        if len(axes) > 1:
+            keys, values, valid = (batch.spread(rows, axes[1]) for rows in (keys, values, valid))
+        logits = (torch.tanh(keys + query[:, None]) @ weights).squeeze(2)
+        shares = logits.masked_fill(~valid, -torch.inf).softmax(1)
+        return torch.bmm(shares[:, None], values).squeeze(1)
+
+    return run
+
+
+declare("attend", _attended, _attend, axes=_query_axes)

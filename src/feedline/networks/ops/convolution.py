@@ -1,0 +1,240 @@
+"""Convolution and pooling over the last axes of a sample, channels first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from feedline.networks.node import UNKNOWN, Node
+from feedline.networks.ops.align import adapters, dense
+from feedline.networks.packed import Batch, Run
+from feedline.networks.registry import Shape, Site, declare
+
+Pads = list[tuple[int, int]]
+
+_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+_AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+def window(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pad: Sequence[bool], reach: Sequence[int]
+) -> tuple[Shape, Pads]:
+    """Sizes after a window went over them, and what is padded before and after.
+
+    Padded axes get ``ceil(size / stride)`` windows, centred: an odd cell is left over at the end. ``reach`` is the
+    number of cells from the first to the last of a dilated kernel, both counted.
+    """
+    out, pads = [], []
+    for size, k, stride, padded in zip(sizes, reach, strides, pad, strict=True):
+        if padded:
+            count = (size - 1) // stride + 1
+            extra = size - ((count - 1) * stride + 1)
+            before = (k - 1) // 2 - extra // 2
+            pads.append((before, (k - 1) - (k - 1) // 2 - (extra - extra // 2)))
+        else:
+            count = (size - k) // stride + 1
+            pads.append((0, 0))
+        out.append(count)
+    return tuple(out), pads
+
+
+def _spatial(site: Site) -> tuple[Shape, Shape, int]:
+    """(channels and sizes of the input, of the kernel, number of spatial axes)."""
+    kernel, x = site.shape(0), site.shape(1)
+    rank = len(kernel) - 2
+    if rank not in _CONVOLVE or len(x) != rank + 1:
+        site.refuse("a kernel (filters, channels, *window) of 1 to 3 axes and an input (channels, *sizes)")
+    return x, kernel, rank
+
+
+def _reach(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    return [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+
+
+def _convolved(site: Site) -> Shape:
+    x, kernel, _ = _spatial(site)
+    get = site.attributes
+    channels = x[0] // get["groups"]
+    if kernel[1] == UNKNOWN:
+        kernel = (kernel[0], channels, *kernel[2:])
+        site.settle(0, kernel)
+    if kernel[1] != channels or x[0] % get["groups"]:
+        site.refuse("as many channels in the kernel as in the input")
+    out, _ = window(x[1:], kernel[2:], get["strides"], get["pad"], _reach(kernel[2:], get["dilation"]))
+    if min(out) < 1:
+        site.refuse("a window that fits the input")
+    return (kernel[0], *out)
+
+
+def _flat(pads: Pads) -> list[int]:
+    return [n for pair in reversed(pads) for n in pair]
+
+
+def _convolution(node: Node) -> Run:
+    kernel, x_shape, get = node.inputs[0].shape, node.inputs[1].shape, node.attributes
+    function, strides, dilation = _CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
+    _, pads = window(x_shape[1:], kernel[2:], strides, get["pad"], _reach(kernel[2:], dilation))
+    symmetric = all(a == b >= 0 for a, b in pads)
+    padding = [a for a, _ in pads] if symmetric else 0
+
+    def run(batch: Batch, w: Any, x: Any) -> Any:
+        x = dense(x, node)
+        rows = x if node.axes else x[None]
+        if not symmetric:
+            rows = functional.pad(rows, _flat(pads))
+        y = function(rows, w, None, strides, padding, dilation, get["groups"])
+        return y if node.axes else y[0]
+
+    return run
+
+
+declare("convolution", _convolved, _convolution)
+
+
+def _transposed_shape(site: Site) -> Shape:
+    x, kernel, _ = _spatial(site)
+    get = site.attributes
+    if kernel[0] == UNKNOWN:
+        kernel = (x[0], *kernel[1:])
+        site.settle(0, kernel)
+    if kernel[0] != x[0]:
+        site.refuse("a kernel (channels, filters, *window) for the input's channels")
+    if get.get("shape"):
+        return (kernel[1], *get["shape"])
+    # What a convolution of the same settings would have made this input of, at least.
+    return (
+        kernel[1],
+        *(
+            n * s if p else (n - 1) * s + k
+            for n, k, s, p in zip(x[1:], kernel[2:], get["strides"], get["pad"], strict=True)
+        ),
+    )
+
+
+def _convolution_transpose(node: Node) -> Run:
+    kernel, get = node.inputs[0].shape, node.attributes
+    function, strides = _TRANSPOSED[len(kernel) - 2], list(get["strides"])
+    _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"], kernel[2:])
+
+    def run(batch: Batch, w: Any, x: Any) -> Any:
+        x = dense(x, node)
+        y = function(x if node.axes else x[None], w, None, strides)
+        # The padding of the forward convolution is cut off; what it left over at the end is 0.
+        sizes = y.shape[2:]
+        cut = [(-a, n + a - have) for (a, _), n, have in zip(pads, node.shape[1:], sizes, strict=True)]
+        y = functional.pad(y, _flat(cut))
+        return y if node.axes else y[0]
+
+    return run
+
+
+declare("convolution_transpose", _transposed_shape, _convolution_transpose)
+
+
+def _pooled(site: Site) -> Shape:
+    x, get = site.shape(0), site.attributes
+    rank = len(get["window"])
+    if not 1 <= rank <= 3 or len(x) < rank:
+        site.refuse(f"an input of at least {rank} axes, for the window {tuple(get['window'])}")
+    out, _ = window(x[len(x) - rank :], get["window"], get["strides"], get["pad"], get["window"])
+    if min(out) < 1:
+        site.refuse(f"a window that fits the input, not {tuple(get['window'])}")
+    return (*x[: len(x) - rank], *out)
+
+
+def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
+    def lower(node: Node) -> Run:
+        get = node.attributes
+        rank, size = len(get["window"]), list(get["window"])
+        shape = node.inputs[0].shape
+        sizes = shape[len(shape) - rank :]
+        _, pads = window(sizes, size, get["strides"], get["pad"], size)
+        pool = how(rank, size, list(get["strides"]), _flat(pads), any(p != (0, 0) for p in pads))
+
+        def run(batch: Batch, x: Any) -> Any:
+            x = dense(x, node)
+            lead = x.shape[: x.ndim - rank]
+            y = pool(x.reshape(-1, 1, *sizes))
+            return y.reshape(*lead, *y.shape[2:])
+
+        return run
+
+    return lower
+
+
+def _maximum(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
+    function = _MAXIMUM[rank]
+    if not padded:
+        return lambda x: function(x, size, strides)
+    return lambda x: function(functional.pad(x, pads, value=-torch.inf), size, strides)
+
+
+def _average(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
+    function = _AVERAGE[rank]
+    if not padded:
+        return lambda x: function(x, size, strides)
+
+    def pool(x: Any) -> Any:
+        # The average is over cells of the input; padding is none.
+        cells = function(functional.pad(torch.ones_like(x[:1]), pads), size, strides)
+        return function(functional.pad(x, pads), size, strides) / cells
+
+    return pool
+
+
+declare("max_pooling", _pooled, _pooling(_maximum))
+declare("average_pooling", _pooled, _pooling(_average))
+
+
+_INDICES = {
+    1: functional.max_pool1d_with_indices,
+    2: functional.max_pool2d_with_indices,
+    3: functional.max_pool3d_with_indices,
+}
+
+
+def _unpooled(site: Site) -> Shape:
+    x, like, get = site.shape(0), site.shape(1), site.attributes
+    rank = len(get["window"])
+    if any(stride < size for stride, size in zip(get["strides"], get["window"], strict=True)):
+        site.refuse("windows that do not overlap")
+    if not 1 <= rank <= 3 or len(like) < rank:
+        site.refuse(f"a pooled operand of at least {rank} axes, for the window {tuple(get['window'])}")
+    out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"], get["window"])
+    if x != (*like[: len(like) - rank], *out):
+        site.refuse("an operand of the shape that pooling the other one gives")
+    return like
+
+
+def _max_unpooling(node: Node) -> Run:
+    get, like = node.attributes, node.inputs[1].shape
+    rank, size, strides = len(get["window"]), list(get["window"]), list(get["strides"])
+    sizes = like[len(like) - rank :]
+    _, pads = window(sizes, size, strides, get["pad"], size)
+    adapt = adapters(node)
+    inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
+
+    def run(batch: Batch, *tensors: Any) -> Any:
+        x, pooled = (
+            dense(t, node) if a is None else a(batch, dense(t, node)) for a, t in zip(adapt, tensors, strict=True)
+        )
+        lead = (batch.rows(node.axes), *like[: len(like) - rank]) if node.axes else like[: len(like) - rank]
+        x = x.expand(*lead, *x.shape[x.ndim - rank :])
+        wide = functional.pad(
+            pooled.detach().expand(*lead, *sizes).reshape(-1, 1, *sizes), _flat(pads), value=-torch.inf
+        )
+        _, where = _INDICES[rank](wide, size, strides)
+        flat = x.new_zeros(len(wide), math.prod(wide.shape[2:]))
+        y = flat.scatter(1, where.reshape(len(wide), -1), x.reshape(len(wide), -1))
+        return y.reshape(*lead, *wide.shape[2:])[inside]
+
+    return run
+
+
+declare("max_unpooling", _unpooled, _max_unpooling)

@@ -1,0 +1,140 @@
+"""Operations on every element: arithmetic, comparisons, activations. Inputs broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from feedline.networks.node import Node
+from feedline.networks.ops import edges
+from feedline.networks.ops.align import broadcasting, rowwise
+from feedline.networks.packed import Run
+from feedline.networks.registry import declare
+from feedline.networks.shapes import broadcast, from_end, same
+
+
+def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A comparison whose result is 1 or 0 of the operands' type."""
+    return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
+
+
+def _logic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A connective, likewise."""
+    return _truth(lambda a, b: function(edges.truth(a), edges.truth(b)))
+
+
+def _select(flag: torch.Tensor, if_true: torch.Tensor, if_false: torch.Tensor) -> torch.Tensor:
+    return torch.where(flag != 0, if_true, if_false)
+
+
+BROADCASTING = {
+    "plus": torch.add,
+    "minus": torch.sub,
+    "element_times": torch.mul,
+    "element_divide": edges.quotient,
+    "pow": edges.power,
+    "log_add_exp": torch.logaddexp,
+    "element_max": edges.larger,
+    "element_min": edges.smaller,
+    "equal": _truth(torch.eq),
+    "not_equal": _truth(torch.ne),
+    "less": _truth(torch.lt),
+    "less_equal": _truth(torch.le),
+    "greater": _truth(torch.gt),
+    "greater_equal": _truth(torch.ge),
+    "element_and": _logic(torch.logical_and),
+    "element_or": _logic(torch.logical_or),
+    "element_xor": _logic(torch.logical_xor),
+    "element_select": _select,
+    "clip": edges.clipped,
+    "param_relu": lambda slope, x: edges.rectified(x, slope * x),
+}
+
+UNARY = {
+    "negate": torch.neg,
+    "reciprocal": edges.inverse,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "log": edges.logarithm,
+    "sqrt": edges.square_root,
+    "square": torch.square,
+    "abs": torch.abs,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": lambda x: torch.floor(x + 0.5),
+    "sign": torch.sign,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "asin": torch.asin,
+    "acos": torch.acos,
+    "atan": torch.atan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "asinh": torch.asinh,
+    "atanh": torch.atanh,
+    "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "softsign": functional.softsign,
+    "selu": functional.selu,
+    "element_not": lambda x: torch.logical_not(edges.truth(x)).to(x.dtype),
+    "stop_gradient": torch.detach,
+}
+
+for _name, _function in BROADCASTING.items():
+    declare(_name, broadcast, broadcasting(_function))
+for _name, _function in UNARY.items():
+    declare(_name, same, broadcasting(_function))
+
+
+def _alpha(node: Node, otherwise: float) -> float:
+    slope: float = node.attributes.get("alpha", otherwise)
+    return slope
+
+
+def _leaky(node: Node) -> Callable[..., Any]:
+    slope = _alpha(node, 0.01)
+    return lambda x: edges.rectified(x, slope * x)
+
+
+def _elu(node: Node) -> Callable[..., Any]:
+    alpha = _alpha(node, 1.0)
+    return lambda x: edges.elu(x, alpha)
+
+
+def _hard_sigmoid(node: Node) -> Callable[..., Any]:
+    alpha, beta = node.attributes["alpha"], node.attributes["beta"]
+    return lambda x: edges.ramp(alpha * x + beta)
+
+
+declare("elu", same, rowwise(_elu))
+declare("leaky_relu", same, rowwise(_leaky))
+declare("hard_sigmoid", same, rowwise(_hard_sigmoid))
+# What stands for a name or a block passes data through, sparse data too.
+declare("alias", same, lambda node: lambda batch, x, *others: x, axes=lambda site: site.types[0].axes)
+
+
+def _along(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        axis = node.attributes.get("axis", -1)
+        if axis is None:
+            # Over all axes of a sample together.
+            rank = len(node.shape)
+            return lambda x: function(x.flatten(x.ndim - rank) if rank else x[..., None], -1).reshape(x.shape)
+        dim = from_end(axis, len(node.shape))
+        return lambda x: function(x, dim)
+
+    return rowwise(make)
+
+
+def _hardmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_(dim, x.argmax(dim, keepdim=True), 1.0)
+
+
+declare("softmax", same, _along(torch.softmax))
+declare("log_softmax", same, _along(torch.log_softmax))
+declare("hardmax", same, _along(_hardmax))

@@ -1,0 +1,296 @@
+"""Losses and metrics, by CNTK's formulas, which say something about any targets, one-hot or not.
+
+Most give one number, or one a class, for each sample: the valid ones only, as packed rows have no padding. Those that
+CNTK sums over the minibatch (`weighted_binary_cross_entropy`, the error among the best of several) have no dynamic axis
+here either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from feedline.networks.node import Node
+from feedline.networks.ops import edges
+from feedline.networks.ops.align import adapter, broadcasting, dense
+from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.registry import Shape, Site, declare, join_axes
+from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
+
+# What CNTK adds to probabilities before it takes their logarithm: in single precision whatever the operands' type.
+_EPSILON, _ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
+
+LAST = -1  # the axis of classes, as a script leaves it: the only one for which targets may be sparse
+
+
+def _axis(node_or_site: Any) -> int | None:
+    axis: int | None = node_or_site.attributes.get("axis", LAST)
+    return axis
+
+
+def _scored(site: Site) -> Shape:
+    """Along the last axis a product of targets and scores, which makes 1 of two vectors; along another it stays."""
+    if _axis(site) == LAST:
+        return times_transpose(site)
+    shape = broadcast_shapes(site, [site.shape(0), site.shape(1)])
+    if _axis(site) is None:
+        return ()
+    gone = axes_of(_axis(site), len(shape), site)
+    return tuple(1 if i - len(shape) in gone else n for i, n in enumerate(shape))
+
+
+def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
+    """Brings scores and targets to the rows of the result; targets may be sparse."""
+    rank = max(len(child.shape) for child in node.inputs[:2]) if _axis(node) != LAST else None
+    first, second = (adapter(child, node.axes, rank) for child in node.inputs[:2])
+
+    def aligned(batch: Batch, scores: Any, target: Any) -> Any:
+        scores = dense(scores, node)
+        scores = scores if first is None else first(batch, scores)
+        target = target if second is None else second(batch, target)
+        return run(scores, target)
+
+    return aligned
+
+
+def _met(node: Node, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of scores and of targets, (..., vectors, classes) each: all of them meet."""
+    found = []
+    for x, child in zip((scores, target), node.inputs, strict=False):
+        lead = x.shape[: x.ndim - len(child.shape)]
+        found.append(x.reshape(*lead, -1, x.shape[-1]))
+    return found[0], found[1]
+
+
+def _cross_entropy(node: Node) -> Run:
+    """``logsumexp(scores) - target . scores``.
+
+    Everything is taken relative to the largest score, or large scores would leave nothing of their differences.
+    """
+    if _axis(node) != LAST:
+        return _cross_entropy_along(node)
+    own, plain = node.shape, [len(child.shape) for child in node.inputs] == [1, 1]
+
+    def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
+        if isinstance(target, SparseRows):
+            return _sparse_cross_entropy(node, scores, target)
+        if plain:
+            moved, top = _relative(scores, (-1,))
+            rest = top * (1 - target.sum(-1, keepdim=True))
+            return torch.logsumexp(moved, -1, keepdim=True) - (moved * target).sum(-1, keepdim=True) + rest
+        left, right = _met(node, scores, target)
+        moved, top = _relative(left, (-1,))
+        rest = top * (1 - right.sum(-1)[..., None, :])
+        y = torch.logsumexp(moved, -1, keepdim=True) - moved @ right.transpose(-1, -2) + rest
+        return y.reshape(*y.shape[:-2], *own)
+
+    return _pair(node, run)
+
+
+def _cross_entropy_along(node: Node) -> Run:
+    rank = max(len(child.shape) for child in node.inputs)
+    dims, keep = axes_of(_axis(node), rank), _axis(node) is not None
+
+    def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
+        target = dense(target, node)
+        moved, top = _relative(scores, dims)
+        rest = (top if keep else top.squeeze(dims)) * (1 - target.sum(dims, keepdim=keep))
+        return torch.logsumexp(moved, dims, keepdim=keep) - (moved * target).sum(dims, keepdim=keep) + rest
+
+    return _pair(node, run)
+
+
+def _relative(scores: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores less the largest one, and that."""
+    top = scores.detach().amax(dims, keepdim=True)
+    return scores - top, top
+
+
+def _sparse_cross_entropy(node: Node, scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
+    if scores.ndim != 2:
+        dense(target, node)
+    if target.one_hot:
+        return functional.cross_entropy(scores, target.indices, reduction="none")[:, None]
+    moved, top = _relative(scores, (-1,))
+    rest = top[:, 0] * (1 - target.weighted(torch.ones_like(scores[:1]).expand_as(scores)))
+    return (torch.logsumexp(moved, -1) - target.weighted(moved) + rest)[:, None]
+
+
+def _classification_error(node: Node) -> Run:
+    """1 less the target where the score is largest; along an axis, whether all largest ones are the targets."""
+    top = node.attributes.get("top", 1)
+    if top > 1:
+        return _pair(node, lambda scores, target: _missed(node, scores, target, top))
+    if _axis(node) != LAST:
+        return _classification_error_along(node)
+    own, rank = node.shape, len(node.inputs[0].shape)
+
+    def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
+        scores = scores.detach()
+        if isinstance(target, SparseRows):
+            return _sparse_error(node, scores, target)
+        left, right = _met(node, _one_hot_best(scores, rank), target)
+        y = 1 - left @ right.transpose(-1, -2)
+        return y.reshape(*y.shape[:-2], *own)
+
+    return _pair(node, run)
+
+
+def _classification_error_along(node: Node) -> Run:
+    rank = max(len(child.shape) for child in node.inputs)
+    dims = axes_of(_axis(node), rank)
+
+    def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
+        best = (scores == scores.amax(dims, keepdim=True)).to(scores.dtype)
+        wrong = best != dense(target, node)
+        for dim in dims:
+            wrong = wrong.any(dim, keepdim=True)
+        return wrong.to(scores.dtype).mean(tuple(range(-rank, 0)))
+
+    return _pair(node, run)
+
+
+def _one_hot_best(scores: torch.Tensor, rank: int) -> torch.Tensor:
+    """1 at the first of the largest elements of each sample, all its axes together."""
+    flat = scores.flatten(scores.ndim - rank)
+    return torch.zeros_like(flat).scatter_(-1, flat.argmax(-1, keepdim=True), 1.0).reshape(scores.shape)
+
+
+def _sparse_error(node: Node, scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
+    if scores.ndim != 2:
+        dense(target, node)
+    if target.one_hot:
+        return (scores.argmax(-1) != target.indices).to(scores.dtype)[:, None]
+    return 1 - target.weighted(_one_hot_best(scores, 1))[:, None]
+
+
+def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Tensor:
+    """How many samples of the minibatch have their largest target not among the ``top`` largest scores."""
+    if isinstance(target, SparseRows):
+        if not target.one_hot:
+            raise TypeError(f"{node.label}: expected one-hot sparse labels, got rows of several or no entries")
+        label = target.indices[:, None]
+    else:
+        label = target.flatten(1).argmax(-1, keepdim=True)
+    # Of equal scores the first ones are among the best.
+    best = scores.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :top]
+    return (best != label).all(-1).sum().to(scores.dtype)
+
+
+def _error_shape(site: Site) -> Shape:
+    top, shape = site.attributes.get("top", 1), site.shape(0)
+    if top == 1:
+        found = _scored(site)
+        return found if _axis(site) == LAST else ()
+    if _axis(site) != LAST:
+        site.refuse(f"no axis beside topN={top}")
+    if shape != site.shape(1) or not shape or top > np.prod(shape):
+        site.refuse(f"scores and targets of one shape, of at least {top} classes")
+    return ()
+
+
+def _error_axes(site: Site) -> tuple[str, ...] | None:
+    """A count of the best of several is one of the whole minibatch."""
+    joined = join_axes(site)
+    if site.attributes.get("top", 1) == 1:
+        return joined
+    if not joined:
+        site.refuse("operands along the batch")
+    return ()
+
+
+def _sum_of(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
+    """A function of elements, summed over the sample."""
+
+    def lower(node: Node) -> Run:
+        rank = max(len(child.shape) for child in node.inputs)
+        elements = broadcasting(function)(node)
+        dims = tuple(range(-rank, 0))
+
+        def run(batch: Batch, *tensors: Any) -> Any:
+            y = elements(batch, *tensors)
+            return y.sum(dims) if dims else y
+
+        return run
+
+    return lower
+
+
+def _checked(site: Site) -> Shape:
+    broadcast_shapes(site, [site.shape(i) for i in range(len(site.inputs))])
+    return ()
+
+
+def _binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Of each element, whatever the target; a little is added to what the logarithms are of."""
+    hit, miss = edges.logarithm(output + _EPSILON), edges.logarithm(_ONE_AND_EPSILON - output)
+    return -(target * hit + (1 - target) * miss)
+
+
+class _WeightedBinary(torch.autograd.Function):
+    """Sum over the minibatch, its weights scaled to 1 on average; the gradient is of the weights as they are."""
+
+    @staticmethod
+    def forward(context: Any, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(output, target, weight)
+        each = -torch.log(target * output + (1 - target) * (1 - output))
+        return (weight * each).sum() * (len(output) / weight.sum())
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        output, target, weight = context.saved_tensors
+        return gradient * weight * (output - target) / (output * (1 - output)), None, None
+
+
+def _weighted_binary(node: Node) -> Run:
+    axes = max((child.axes for child in node.inputs), key=len)
+    adapt = [adapter(child, axes, None) for child in node.inputs]
+
+    def run(batch: Batch, *tensors: Any) -> Any:
+        rows = [
+            (x if a is None else a(batch, x)).reshape(-1)
+            for a, x in zip(adapt, (dense(x, node) for x in tensors), strict=True)
+        ]
+        return _WeightedBinary.apply(*torch.broadcast_tensors(*rows))
+
+    return run
+
+
+def _single(site: Site) -> Shape:
+    if any(site.shape(i) not in ((), (1,)) for i in range(3)):
+        site.refuse("one probability, one target and one weight a sample")
+    return ()
+
+
+def _of_minibatch(site: Site) -> tuple[str, ...]:
+    if not join_axes(site):
+        site.refuse("operands along the batch")
+    return ()
+
+
+def _cosine(node: Node) -> Run:
+    rank, small = len(node.inputs[0].shape), 1e-8
+
+    def run(a: torch.Tensor, b: Any) -> torch.Tensor:
+        a, b = a.flatten(-rank), dense(b, node).flatten(-rank)
+        return (a * b).sum(-1) / (a.norm(dim=-1).clamp_min(small) * b.norm(dim=-1).clamp_min(small))
+
+    return _pair(node, run)
+
+
+def _same_shapes(site: Site) -> Shape:
+    if site.shape(0) != site.shape(1) or not site.shape(0):
+        site.refuse("two samples of one shape")
+    return scalar(site)
+
+
+declare("cross_entropy_with_softmax", _scored, _cross_entropy)
+declare("classification_error", _error_shape, _classification_error, axes=_error_axes)
+declare("squared_error", _checked, _sum_of(lambda a, b: torch.square(a - b)))
+declare("binary_cross_entropy", broadcast, broadcasting(_binary))
+declare("weighted_binary_cross_entropy", _single, _weighted_binary, axes=_of_minibatch, stepwise=False)
+declare("cosine_distance", _same_shapes, _cosine)

@@ -1,0 +1,80 @@
+"""Batch normalisation, with running statistics that are constants of the network.
+
+A minibatch is normalised by its own variance, and the running variance goes towards an unbiased estimate, which is
+larger by n / (n - 1), n being the numbers that a statistic is of. One number alone says nothing of a variance: the
+running one stays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from feedline.networks.node import UNKNOWN, Node
+from feedline.networks.ops.align import dense
+from feedline.networks.packed import Batch, Run
+from feedline.networks.registry import Shape, Site, declare
+
+# Inputs: operand, scale, bias, running mean, running variance, number of samples that have gone into them.
+
+
+def _normalized(site: Site) -> Shape:
+    shape = site.shape(0)
+    own = shape[:1] if site.attributes["spatial"] else shape
+    for i in range(1, 5):
+        mine = site.shape(i)
+        if UNKNOWN in mine:
+            site.settle(i, own)
+        elif mine != own:
+            site.refuse(f"scale, bias and statistics of shape {own}")
+    return shape
+
+
+def _axes(site: Site) -> tuple[str, ...] | None:
+    if site.types[0].axes == ():
+        site.refuse("an operand along the batch")
+    return site.types[0].axes
+
+
+def _batch_normalization(node: Node) -> Run:
+    get = node.attributes
+    rank = len(node.shape)
+    dims = [0, *range(2, rank + 1)] if get["spatial"] else [0]
+    fit = (-1, *(1,) * (rank - 1)) if get["spatial"] and rank else node.shape
+    normalize, blend, epsilon = get["normalization_time_constant"], get["blend_time_constant"], get["epsilon"]
+
+    def run(batch: Batch, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, count: Any) -> Any:
+        x = dense(x, node)
+        used_mean, used_variance = mean, variance
+        if batch.training and len(x):
+            used_variance, used_mean = torch.var_mean(x, dims, correction=0)
+            used_mean, used_variance = _update(x, used_mean, used_variance, mean, variance, count)
+        std = (used_variance + epsilon).rsqrt()
+        return (x - used_mean.reshape(fit)) * (scale * std).reshape(fit) + bias.reshape(fit)
+
+    def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
+        """Move the running statistics; returns those to normalise by."""
+        samples, seen = x.shape[0], float(count)
+        numbers = math.prod(x.shape[dim] for dim in dims)
+        with torch.no_grad():
+            if seen == 0:
+                share = 1.0
+            elif normalize < 0:
+                share = samples / (samples + seen)
+            else:
+                share = -math.expm1(-samples / normalize) if normalize > 0 else 1.0
+            mean.lerp_(now, share)
+            if numbers > 1:
+                variance.lerp_(now_variance * (numbers / (numbers - 1)), share)
+            count.add_(samples)
+        if blend == 0:
+            return now, now_variance
+        old = 1.0 if math.isinf(blend) else blend / (blend + samples)
+        return now * (1 - old) + mean * old, now_variance * (1 - old) + variance * old
+
+    return run
+
+
+declare("batch_normalization", _normalized, _batch_normalization, axes=_axes, stepwise=False)

@@ -1,0 +1,164 @@
+"""Reductions over axes of a sample, or over everything in the minibatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from feedline.networks.node import BATCH, Node
+from feedline.networks.ops import edges
+from feedline.networks.ops.align import dense, rowwise
+from feedline.networks.packed import Batch, Run
+from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import axes_of, from_end, reduced, same, scalar
+
+
+def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    for dim in sorted(dims):  # negative ones, first to last: each keeps the numbers of those after it if it stays
+        x = x.prod(dim, keepdim=True)
+    return x if keepdim else x.squeeze(dims)
+
+
+def _l1(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return x.abs().sum(dims, keepdim=keepdim)
+
+
+def _l2(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return x.square().sum(dims, keepdim=keepdim).sqrt()
+
+
+def _sum_squares(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return x.square().sum(dims, keepdim=keepdim)
+
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "reduce_sum": torch.sum,
+    "reduce_mean": torch.mean,
+    "reduce_max": edges.largest,
+    "reduce_min": edges.smallest,
+    "reduce_prod": _prod,
+    "reduce_log_sum_exp": torch.logsumexp,
+    "reduce_l1": _l1,
+    "reduce_l2": _l2,
+    "reduce_sum_square": _sum_squares,
+}
+
+
+def _over(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        rank, axis = len(node.inputs[0].shape), node.attributes.get("axis")
+        keep = node.attributes.get("keepdims", axis is not None)
+        dims = axes_of(axis, rank)
+        if not dims:
+            # Nothing to reduce over: torch would take no axes for all of them.
+            return lambda x: function(x[..., None], (-1,), False)
+        return lambda x: function(x, dims, keep)
+
+    return rowwise(make)
+
+
+def _index(largest: bool) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        rank, axis = len(node.inputs[0].shape), node.attributes.get("axis")
+        if axis is None:
+            return lambda x: _arg(x.flatten(x.ndim - rank) if rank else x[..., None], -1, largest).squeeze(-1)
+        (dim,) = axes_of(axis, rank)
+        return lambda x: _arg(x, dim, largest)
+
+    return rowwise(make)
+
+
+def _arg(x: torch.Tensor, dim: int, largest: bool) -> torch.Tensor:
+    found = x.argmax(dim, keepdim=True) if largest else x.argmin(dim, keepdim=True)
+    return found.to(x.dtype)
+
+
+for _name, _function in REDUCTIONS.items():
+    declare(_name, reduced, _over(_function))
+declare("argmax", reduced, _index(True))
+declare("argmin", reduced, _index(False))
+
+
+def _no_axes(site: Site) -> tuple[str, ...]:
+    return ()
+
+
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "max": edges.largest,
+    "min": edges.smallest,
+}
+
+
+def _everything(node: Node) -> Run:
+    how = _WHOLE[node.attributes["how"]]
+
+    def run(batch: Batch, x: Any) -> Any:
+        return how(dense(x, node).reshape(-1), (0,))
+
+    return run
+
+
+def _over_batch(node: Node) -> Run:
+    how = _WHOLE[node.attributes["how"]]
+
+    def run(batch: Batch, x: Any) -> Any:
+        return how(dense(x, node), (0,))
+
+    return run
+
+
+def _batch_only(site: Site) -> tuple[str, ...]:
+    if site.types[0].axes != (BATCH,):
+        site.refuse("an input along the batch alone; reduce sequences first")
+    return ()
+
+
+def _channels(site: Site) -> Shape:
+    shape = site.shape(0)
+    if len(shape) < 2:
+        site.refuse("channels of at least one more axis")
+    return (*shape[:1], *(1,) * (len(shape) - 1))
+
+
+def _per_channel(function: Callable[..., Any]) -> Callable[[Node], Run]:
+    def make(node: Node) -> Callable[..., Any]:
+        dims = tuple(range(1 - len(node.shape), 0))
+        return lambda x: function(x, dims)
+
+    return rowwise(make)
+
+
+declare("global_max_pooling", _channels, _per_channel(edges.first_largest))
+declare("global_average_pooling", _channels, _per_channel(lambda x, dims: x.mean(dims, keepdim=True)))
+declare("reduce_everything", scalar, _everything, axes=_no_axes, stepwise=False)
+declare("reduce_batch", same, _over_batch, axes=_batch_only, stepwise=False)
+
+
+def _largest(site: Site) -> Shape:
+    shape = list(site.shape(0))
+    axis = from_end(site.attributes["axis"], len(shape), site)
+    if not 1 <= site.attributes["k"] <= shape[axis]:
+        site.refuse(f"at least {site.attributes['k']} elements along axis {axis}")
+    shape[axis] = site.attributes["k"]
+    return tuple(shape)
+
+
+def _top_k(node: Node) -> Any:
+    k, axis, indices = (
+        node.attributes["k"],
+        from_end(node.attributes["axis"], len(node.shape)),
+        node.attributes["indices"],
+    )
+
+    def top(x: Any) -> Any:
+        found = x.topk(k, axis)
+        return found.indices.to(x.dtype) if indices else found.values
+
+    return top
+
+
+declare("top_k", _largest, rowwise(_top_k))

@@ -1,0 +1,306 @@
+"""Operations along sequences: ends, shifts, sums, softmax, choosing steps. None of them visits steps in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.networks.node import BATCH, Node
+from feedline.networks.ops.align import adapter, dense
+from feedline.networks.packed import Batch, Run, Sequences, SparseRows
+from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import broadcast_shapes, same, scalar
+
+
+def _with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
+    axes = site.types[i].axes
+    if axes is None or len(axes) < 2:
+        site.refuse("an input with an axis of sequences")
+    return axes
+
+
+def _to_batch(site: Site) -> tuple[str, ...]:
+    _with_sequences(site)
+    return (BATCH,)
+
+
+def _keeps(site: Site) -> tuple[str, ...]:
+    return _with_sequences(site)
+
+
+def _of(batch: Batch, node: Node) -> Sequences:
+    """The sequences of the first input."""
+    return batch.sequences[node.inputs[0].axes[1]]
+
+
+def _end(first: bool) -> Callable[[Node], Run]:
+    def lower(node: Node) -> Run:
+        def run(batch: Batch, x: Any) -> Any:
+            sequences = _of(batch, node)
+            return x.index_select(0, sequences.first if first else sequences.last)
+
+        return run
+
+    return lower
+
+
+def _is_end(first: bool) -> Callable[[Node], Run]:
+    def lower(node: Node) -> Run:
+        def run(batch: Batch, x: Any) -> Any:
+            sequences = _of(batch, node)
+            ends = sequences.first if first else sequences.last
+            if batch.cut is not None:  # the others go on
+                ends = ends[torch.from_numpy(batch.cut.begins).to(ends.device)]
+            return torch.zeros(sequences.total, dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
+
+        return run
+
+    return lower
+
+
+declare("sequence_first", same, _end(True), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, _end(False), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_is_first", scalar, _is_end(True), axes=_keeps, stepwise=False)
+declare("sequence_is_last", scalar, _is_end(False), axes=_keeps, stepwise=False, whole=True)
+
+
+def _like(site: Site) -> tuple[str, ...]:
+    like = _with_sequences(site, 1)
+    axes = site.types[0].axes
+    if axes is not None and len(axes) > 1 and axes != like:
+        site.refuse("an operand without sequences of its own; take sequence.last or sequence.first of it")
+    return like
+
+
+def _broadcast_as(node: Node) -> Run:
+    operand = node.inputs[0]
+    to_rows = adapter(operand, node.axes, None)
+
+    def run(batch: Batch, x: Any, like: Any) -> Any:
+        if operand.axes:
+            return x if to_rows is None else to_rows(batch, x)
+        return dense(x, node).expand(batch.rows(node.axes), *node.shape)
+
+    return run
+
+
+declare("sequence_broadcast_as", same, _broadcast_as, axes=_like)
+
+
+def _delayed(site: Site) -> Shape:
+    shape, initial = site.shapes[0], site.shapes[1]
+    if shape is None and initial and site.guessing == 2:
+        return initial
+    shape = site.shape(0)
+    if initial is None:
+        return shape
+    if broadcast_shapes(site, [shape, initial]) != shape:
+        site.refuse("an initial state that broadcasts to the operand")
+    return shape
+
+
+def _delay_axes(site: Site) -> tuple[str, ...] | None:
+    # While guessing, a state's own axes are not known: they are those of the recurrence.
+    return None if site.guessing and site.types[0].axes is None else _with_sequences(site)
+
+
+def _delay(node: Node) -> Run:
+    """Outside recurrences; one inside reads what its operand gave at an earlier step, see `feedline.networks.loop`."""
+    steps, rank = node.attributes["steps"], len(node.shape)
+    to_rows = adapter(node.inputs[1], node.axes, rank)
+
+    def gone_on(batch: Batch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """With what the pieces before ended with, where there are such."""
+        if steps < 0:
+            raise ValueError(f"{node.label}: expected whole sequences for a future value, got pieces of them")
+        sequences = _of(batch, node)
+        before = batch.cut.before(node.uid, steps, node.shape, x)
+        past, there = before
+        place = np.arange(steps)
+        piece, place = (a.ravel() for a in np.meshgrid(np.arange(sequences.count), place, indexing="ij"))
+        inside = place < sequences.lengths[piece]
+        rows = torch.from_numpy((sequences.offsets[piece] + place)[inside]).to(x.device)
+        taken = torch.from_numpy(inside).to(x.device)
+        told = there.reshape(-1)[taken]
+        y = y.index_copy(0, rows[told], past.reshape(-1, *node.shape)[taken][told].to(y.dtype))
+        batch.cut.after(node.uid, x, sequences, before)
+        return y
+
+    def run(batch: Batch, x: Any, initial: Any) -> Any:
+        rows, outside = _of(batch, node).shift(steps)
+        if isinstance(x, SparseRows):
+            if isinstance(initial, SparseRows) or bool(initial.any()):
+                raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data")
+            if batch.cut is not None:
+                raise TypeError(f"{node.label}: expected dense data of sequences in pieces, got sparse samples")
+            return x.index_select(0, rows, empty=outside)
+        initial = initial if to_rows is None else to_rows(batch, initial)
+        if len(x):
+            y = torch.where(outside.reshape(-1, *(1,) * rank), initial.to(x.dtype), x.index_select(0, rows))
+        else:
+            y = x
+        return y if batch.cut is None else gone_on(batch, x, y)
+
+    return run
+
+
+declare("delay", _delayed, _delay, axes=_delay_axes, stepwise=False)
+
+
+class _SegmentMax(torch.autograd.Function):
+    """Every one of equal elements gets the whole gradient; torch would divide it among them."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, owner: torch.Tensor, count: int) -> torch.Tensor:
+        start = x.new_full((count, *x.shape[1:]), -torch.inf)
+        index = owner.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x)
+        found = start.scatter_reduce(0, index, x, "amax", include_self=False)
+        context.save_for_backward(x, found, owner)
+        return found
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        x, found, owner = context.saved_tensors
+        return torch.where(x == found.index_select(0, owner), gradient.index_select(0, owner), 0.0), None, None
+
+
+def segment_max(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
+    """Of packed rows, the largest of each sequence, element by element."""
+    found: torch.Tensor = _SegmentMax.apply(x, sequences.owner, sequences.count)
+    return found
+
+
+def segment_sum(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
+    """Of packed rows, the sum of each sequence, element by element."""
+    return x.new_zeros(sequences.count, *x.shape[1:]).index_add(0, sequences.owner, x)
+
+
+def _reduce(function: Callable[[torch.Tensor, Sequences], torch.Tensor]) -> Callable[[Node], Run]:
+    return lambda node: lambda batch, x: function(dense(x, node), _of(batch, node))
+
+
+def _mean(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
+    lengths = torch.from_numpy(sequences.lengths).to(x.device, x.dtype)
+    return segment_sum(x, sequences) / lengths.reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _softmax(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
+    owner = sequences.owner
+    shifted = (x - segment_max(x.detach(), sequences).index_select(0, owner)).exp()
+    return shifted / segment_sum(shifted, sequences).index_select(0, owner)
+
+
+declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_mean", same, _reduce(_mean), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_max", same, _reduce(segment_max), axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_softmax", same, _reduce(_softmax), axes=_keeps, stepwise=False, whole=True)
+
+
+def _chosen_axes(site: Site) -> tuple[str, ...]:
+    _with_sequences(site)
+    if site.shape(len(site.inputs) - 1) not in ((), (1,)):
+        site.refuse("one number a sample as the condition")
+    # All that is chosen by one condition lies along one axis.
+    return (BATCH, f"where {site.inputs[-1].uid}")
+
+
+def _choice(batch: Batch, node: Node, condition: Any) -> torch.Tensor:
+    """Rows where the condition holds; makes the axis of what is chosen known."""
+    old = batch.sequences[node.inputs[-1].axes[1]]
+    rows = condition.reshape(-1).nonzero().squeeze(1)
+    ends = np.searchsorted(rows.cpu().numpy(), old.offsets)
+    batch.sequences[node.axes[1]] = Sequences(ends.astype(np.int64), rows.device)
+    return rows
+
+
+def _gather(node: Node) -> Run:
+    def run(batch: Batch, x: Any, condition: Any) -> Any:
+        return x.index_select(0, _choice(batch, node, dense(condition, node)))
+
+    return run
+
+
+def _where(node: Node) -> Run:
+    def run(batch: Batch, condition: Any) -> Any:
+        condition = dense(condition, node)
+        rows = _choice(batch, node, condition)
+        old, new = batch.sequences[node.inputs[0].axes[1]], batch.sequences[node.axes[1]]
+        begins = torch.from_numpy(np.repeat(old.offsets[:-1], new.lengths)).to(rows.device)
+        return (rows - begins).to(condition.dtype)
+
+    return run
+
+
+declare("sequence_gather", same, _gather, axes=_chosen_axes, stepwise=False)
+declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False, whole=True)
+
+
+def _scattered(site: Site) -> tuple[str, ...]:
+    if _with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
+        site.refuse("data that sequence.gather took by this condition")
+    return _with_sequences(site, 1)
+
+
+def _scatter(node: Node) -> Run:
+    def run(batch: Batch, x: Any, condition: Any) -> Any:
+        rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
+        return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
+
+    return run
+
+
+declare("sequence_scatter", same, _scatter, axes=_scattered, stepwise=False)
+
+
+def _stretched_axes(site: Site) -> tuple[str, ...]:
+    axes, factor = _with_sequences(site), site.attributes["factor"]
+    return axes if factor == 1 else (BATCH, f"{axes[1]} * {factor:g}")
+
+
+def _stretched_ones(node: Node) -> Run:
+    factor = node.attributes["factor"]
+
+    def run(batch: Batch, x: Any) -> Any:
+        sequences = _of(batch, node)
+        if factor != 1:
+            lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
+        return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)
+
+    return run
+
+
+# 1 for each step of sequences that are ``factor`` times as long.
+declare("sequence_ones", scalar, _stretched_ones, axes=_stretched_axes, stepwise=False, whole=True)
+
+
+def _sliced_axes(site: Site) -> tuple[str, ...]:
+    name = f"{_with_sequences(site)[1]}[{site.attributes['begin']}:{site.attributes['end'] or ''}]"
+    return (BATCH, name)
+
+
+def _slice(node: Node) -> Run:
+    begin, end = node.attributes["begin"], node.attributes["end"] or None
+
+    def run(batch: Batch, x: Any) -> Any:
+        old = _of(batch, node)
+        starts, stops = (
+            np.clip(np.where(n < 0, old.lengths + n, n), 0, old.lengths) if n is not None else old.lengths
+            for n in (np.int64(begin), end)
+        )
+        lengths = np.maximum(stops - starts, 0)
+        if (lengths == 0).any():
+            raise ValueError(f"{node.label}: expected every sequence to have steps from {begin} to {end or 'its end'}")
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows = np.arange(offsets[-1]) + np.repeat(old.offsets[:-1] + starts - offsets[:-1], lengths)
+        batch.sequences[node.axes[1]] = Sequences(offsets, old.device)
+        return x.index_select(0, torch.from_numpy(rows).to(old.device))
+
+    return run
+
+
+declare("sequence_slice", same, _slice, axes=_sliced_axes, stepwise=False, whole=True)

@@ -1,0 +1,145 @@
+"""Operations that rearrange a sample: reshape, transpose, splice, slice, one-hot, gather along its first axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from feedline.networks.node import Node
+from feedline.networks.ops.align import adapter, dense, rowwise
+from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced, transposed
+
+
+def _reshape(node: Node) -> Run:
+    rows, shape = bool(node.inputs[0].axes), node.shape
+
+    def run(batch: Batch, x: Any) -> Any:
+        x = dense(x, node)
+        return x.reshape(x.shape[0], *shape) if rows else x.reshape(shape)
+
+    return run
+
+
+def _transpose(node: Node) -> Run:
+    rank, perm = len(node.shape), node.attributes["perm"]
+    order = [0, *(i + 1 for i in perm)] if node.inputs[0].axes else list(perm)
+    assert len(perm) == rank
+    return lambda batch, x: dense(x, node).permute(order)
+
+
+def _splice(node: Node) -> Run:
+    rank = len(node.shape)
+    axis = from_end(node.attributes["axis"], rank)
+    around = [n for i, n in enumerate(node.shape) if i - rank != axis]
+    adapt = [adapter(child, node.axes, rank) for child in node.inputs]
+
+    def run(batch: Batch, *tensors: Any) -> Any:
+        parts = []
+        for a, x in zip(adapt, tensors, strict=True):
+            part = dense(x, node) if a is None else a(batch, dense(x, node))
+            parts.append(part[(None,) * (rank - part.ndim)] if part.ndim < rank else part)
+        rows = [batch.rows(node.axes)] if node.axes else []
+        whole = []
+        for part in parts:
+            shape = list(around)
+            shape.insert(rank + axis, part.shape[axis])
+            whole.append(part.expand(*rows, *shape))
+        return torch.cat(whole, axis)
+
+    return run
+
+
+def _slice(node: Node) -> Run:
+    rank = len(node.shape)
+    where: list[slice] = [slice(None)] * rank
+    for axis, part in slices(node.attributes, rank):
+        where[axis] = part
+    index = (..., *where)
+    return lambda batch, x: dense(x, node)[index]
+
+
+def _one_hot_shape(site: Site) -> Shape:
+    shape, axis = site.shape(0), site.attributes["axis"]
+    at = from_end(axis, len(shape) + 1, site) + len(shape) + 1
+    return (*shape[:at], site.attributes["classes"], *shape[at:])
+
+
+def _one_hot(node: Node) -> Run:
+    classes, rank = node.attributes["classes"], len(node.shape)
+    axis, sparse = from_end(node.attributes["axis"], rank), node.attributes.get("sparse", False)
+
+    def run(batch: Batch, x: Any) -> Any:
+        x = dense(x, node)
+        index = x.to(torch.int64)
+        if sparse and rank == 1 and x.ndim == 1:
+            return SparseRows(torch.arange(len(x) + 1, device=x.device), index, None, classes, True)
+        return functional.one_hot(index, classes).to(x.dtype).movedim(-1, axis)
+
+    return run
+
+
+def _gathered(site: Site) -> Shape:
+    index, reference = site.shape(0), site.shape(1)
+    axis = site.attributes.get("axis")
+    if axis is None:
+        return (*index, *reference[1:])
+    at = from_end(axis, len(reference), site) + len(reference)
+    return (*reference[:at], *index, *reference[at + 1 :])
+
+
+def _gather(node: Node) -> Run:
+    index_node, reference_node = node.inputs
+    axis = node.attributes.get("axis")
+    rank = len(reference_node.shape)
+    dim = from_end(0 if axis is None else axis, rank) + rank
+    to_index, to_reference = adapter(index_node, node.axes, None), adapter(reference_node, node.axes, None)
+
+    def run(batch: Batch, index: Any, reference: Any) -> Any:
+        where, reference = dense(index, node).to(torch.int64), dense(reference, node)
+        if not index_node.axes:
+            rows = reference.ndim - rank
+            y = reference.index_select(rows + dim, where.reshape(-1))
+            return y.reshape(*reference.shape[: rows + dim], *where.shape, *reference.shape[rows + dim + 1 :])
+        if not reference_node.axes:
+            y = reference.movedim(dim, 0)[where]
+            y = y.movedim(list(range(1, where.ndim)), list(range(dim + 1, dim + where.ndim)))
+            return y if to_index is None else to_index(batch, y)
+        where = where if to_index is None else to_index(batch, where)
+        reference = reference if to_reference is None else to_reference(batch, reference)
+        each = torch.arange(len(reference), device=reference.device).reshape(-1, *(1,) * (where.ndim - 1))
+        y = reference.movedim(dim + 1, 1)[each, where]
+        return y.movedim(list(range(1, where.ndim)), list(range(dim + 1, dim + where.ndim)))
+
+    return run
+
+
+def _padded(site: Site) -> Shape:
+    shape, pattern = site.shape(0), site.attributes["pattern"]
+    if len(pattern) != len(shape):
+        site.refuse(f"an input of {len(pattern)} axes, as the pattern has")
+    return tuple(a + n + b for n, (a, b) in zip(shape, pattern, strict=True))
+
+
+def _pad(node: Node) -> Any:
+    flat = [n for pair in reversed(node.attributes["pattern"]) for n in pair]
+    mode, value = node.attributes["mode"], node.attributes.get("value", 0.0)
+    # torch pads by reflection only behind two leading axes.
+    if mode == "constant":
+        return lambda x: functional.pad(x, flat, "constant", value)
+    lead = len(node.shape)
+    return lambda x: functional.pad(x.reshape(1, -1, *x.shape[x.ndim - lead :]), flat, "reflect").reshape(
+        *x.shape[: x.ndim - lead], *node.shape
+    )
+
+
+declare("reshape", reshaped, _reshape)
+declare("transpose", transposed, _transpose)
+declare("splice", spliced, _splice)
+declare("slice", sliced, _slice)
+declare("one_hot", _one_hot_shape, _one_hot)
+declare("gather", _gathered, _gather)
+declare("pad", _padded, rowwise(_pad))

@@ -1,0 +1,96 @@
+"""What acts on more than its result: functions that a user wrote, over packed rows, and assignments.
+
+Assignments are done when all of a network is computed, in the order in which they were made: whatever reads what is
+assigned reads the value from before, and the assignment itself gives the new one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from feedline.networks.node import UNKNOWN, Node
+from feedline.networks.ops.align import dense
+from feedline.networks.packed import Batch, Run
+from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import broadcast_shapes
+
+
+class _Call(torch.autograd.Function):
+    """The user's pair as torch's autograd wants it."""
+
+    @staticmethod
+    def forward(context: Any, user: Any, sequences: Any, *tensors: torch.Tensor) -> Any:
+        context.user, context.sequences = user, sequences
+        context.state, results = user.forward_rows(tensors, sequences, context.needs_input_grad[2:])
+        return tuple(results)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        wanted = context.needs_input_grad[2:]
+        return None, None, *context.user.backward_rows(context.state, gradients, wanted, context.sequences)
+
+
+def _user(node: Node) -> Run:
+    """Attribute ``user``: an object with ``forward_rows`` and ``backward_rows``."""
+    user = node.attributes["user"]
+    axes = [child.axes for child in node.inputs]
+
+    def run(batch: Batch, *tensors: Any) -> Any:
+        sequences = [batch.sequences[a[1]] if len(a) > 1 else None for a in axes]
+        return _Call.apply(user, sequences, *(dense(x, node) for x in tensors))
+
+    return run
+
+
+def _nothing(site: Site) -> Shape:
+    return ()
+
+
+def _no_axes(site: Site) -> tuple[str, ...]:
+    return ()
+
+
+def _output(site: Site) -> Shape:
+    shape: Shape = site.attributes["shape"]
+    return shape
+
+
+def _output_axes(site: Site) -> tuple[str, ...]:
+    axes: tuple[str, ...] = site.attributes["axes"]
+    return axes
+
+
+def _take(node: Node) -> Run:
+    index = node.attributes["index"]
+    return lambda batch, several: several[index]
+
+
+declare("user", _nothing, _user, axes=_no_axes, stepwise=False)
+declare("user_output", _output, _take, axes=_output_axes, stepwise=False)
+
+
+def _assigned(site: Site) -> Shape:
+    if site.inputs[0].weights is None or site.types[1].axes:
+        site.refuse("a parameter, and a value without dynamic axes")
+    shape = site.shape(0)
+    site.settle(0, broadcast_shapes(site, [site.shape(1)]))
+    if broadcast_shapes(site, [site.inputs[0].shape, site.shape(1)]) != site.inputs[0].shape:
+        site.refuse("a value that broadcasts to the parameter")
+    return site.inputs[0].shape if UNKNOWN in shape else shape
+
+
+def _assign(node: Node) -> Run:
+    number = int(node.uid.removeprefix("n"))
+
+    def run(batch: Batch, target: Any, value: Any) -> Any:
+        # A copy, as it may be that of another target.
+        new = dense(value, node).detach().expand_as(target).clone()
+        batch.assignments.append((number, target, new))
+        return new
+
+    return run
+
+
+declare("assign", _assigned, _assign, stepwise=False)

@@ -1,0 +1,368 @@
+"""Minibatches as networks see them: packed rows on a device, and where sequences begin.
+
+Data with an axis of sequences is rows ``(num_samples, *shape)``, all sequences back to back; data with only the batch
+axis is ``(num_sequences, *shape)``; all else is ``shape``. Sparse rows stay indices. There is no padding, so a loss has
+as many numbers as there are samples. What recurrences and sequence operations need to know of the lengths is computed
+once a minibatch, when first asked for, by NumPy: it is small and never waits for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feedline.data.value import SparseValue, Value
+
+
+class Sequences:
+    """Where the sequences of one axis begin and end in this minibatch.
+
+    Attributes:
+        offsets: int64 (num_sequences + 1,).
+        lengths: int64 (num_sequences,).
+        count: number of sequences.
+        total: number of samples.
+    """
+
+    def __init__(self, offsets: NDArray[np.int64], device: torch.device) -> None:
+        self.offsets, self.device = offsets, device
+        self.lengths = np.diff(offsets)
+        self.count, self.total = len(self.lengths), int(offsets[-1])
+
+    def same(self, other: Sequences) -> bool:
+        """Whether all lengths are equal."""
+        return self is other or np.array_equal(self.offsets, other.offsets)
+
+    def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
+        return _moved(torch.from_numpy(array), self.device, None)
+
+    @cached_property
+    def _owner(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(self.count), self.lengths)
+
+    @cached_property
+    def _place(self) -> NDArray[np.int64]:
+        """Of each row, its place in its sequence."""
+        return np.arange(self.total) - np.repeat(self.offsets[:-1], self.lengths)
+
+    @cached_property
+    def owner(self) -> torch.Tensor:
+        """int64 (num_samples,): which sequence each row belongs to."""
+        return self._to_device(self._owner)
+
+    @cached_property
+    def first(self) -> torch.Tensor:
+        """int64 (num_sequences,): row of the first sample of each."""
+        self._none_empty("first")
+        return self._to_device(self.offsets[:-1])
+
+    @cached_property
+    def last(self) -> torch.Tensor:
+        """int64 (num_sequences,): row of the last sample of each."""
+        self._none_empty("last")
+        return self._to_device(self.offsets[1:] - 1)
+
+    def _none_empty(self, what: str) -> None:
+        if (self.lengths == 0).any():
+            raise ValueError(f"expected sequences with samples, to take the {what}, got one without")
+
+    def shift(self, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each row, the row ``steps`` before it (after it, if negative), and bool: there is none, take row 0."""
+        place = self._place - steps
+        outside = (place < 0) | (place >= np.repeat(self.lengths, self.lengths))
+        row = np.where(outside, 0, np.arange(self.total) - steps)
+        return self._to_device(row), self._to_device(outside)
+
+    @cached_property
+    def longest(self) -> int:
+        """Samples of the longest sequence."""
+        return int(self.lengths.max(initial=0))
+
+    def padded(self, backwards: bool) -> list[Padded]:
+        """Sequences side by side, in groups of similar lengths if padding all to the longest would more than double."""
+        return self._padded_back if backwards else self._padded
+
+    @cached_property
+    def _padded(self) -> list[Padded]:
+        return [Padded(self, which, False) for which in self._groups]
+
+    @cached_property
+    def _padded_back(self) -> list[Padded]:
+        return [Padded(self, which, True) for which in self._groups]
+
+    @cached_property
+    def _groups(self) -> list[NDArray[np.int64] | None]:
+        if self.longest * self.count <= 2 * self.total:
+            return [None]
+        order = np.argsort(-self.lengths, kind="stable")
+        ends = self.lengths[order]
+        groups: list[NDArray[np.int64] | None] = []
+        begin = 0
+        while begin < len(order) and ends[begin]:
+            # No sequence is shorter than half of its group's longest.
+            stop = int(np.searchsorted(-ends, -((ends[begin] + 1) // 2), side="right"))
+            groups.append(order[begin:stop])
+            begin = stop
+        return groups
+
+    def steps(self, backwards: bool) -> Steps:
+        """Rows in the order of steps, longest sequences first."""
+        return self._steps_back if backwards else self._steps
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return Steps(self, False)
+
+    @cached_property
+    def _steps_back(self) -> Steps:
+        return Steps(self, True)
+
+
+class Padded:
+    """Some sequences as kernels take them: steps first, (longest, count, ...), padded behind the end of each.
+
+    Attributes:
+        which: int64 (count,): the sequences; None: all.
+        rows: int64 (num_samples,): their rows; None: all.
+        places: int64 (num_samples,): place of each row among ``longest * count``.
+    """
+
+    def __init__(self, sequences: Sequences, which: NDArray[np.int64] | None, backwards: bool) -> None:
+        if which is None:
+            lengths, place, owner = sequences.lengths, sequences._place, sequences._owner
+        else:
+            lengths = sequences.lengths[which]
+            place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+        step = np.repeat(lengths, lengths) - 1 - place if backwards else place
+        to_device = sequences._to_device
+        self.count, self.longest = len(lengths), int(lengths.max(initial=0))
+        self.places = to_device(step * self.count + owner)
+        self.which = self.rows = None
+        if which is not None:
+            self.which = to_device(which)
+            self.rows = to_device(np.repeat(sequences.offsets[which], lengths) + place)
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (all samples, width) as (longest, count, width)."""
+        mine = x if self.rows is None else x.index_select(0, self.rows)
+        steps = x.new_zeros(self.longest * self.count, x.shape[1]).index_copy(0, self.places, mine)
+        return steps.reshape(self.longest, self.count, x.shape[1])
+
+    def packed(self, steps: torch.Tensor) -> torch.Tensor:
+        """What was padded, (longest, count, width), as rows."""
+        return steps.reshape(-1, steps.shape[-1]).index_select(0, self.places)
+
+
+class Steps:
+    """All first samples, then all second ones, and so on; sequences that are over have left at the end of each step.
+
+    Attributes:
+        order: int64 (num_sequences,): sequences, longest first.
+        active: number of sequences at each step.
+        rows: int64 (num_samples,): row of each place.
+        back: int64 (num_samples,): place of each row.
+    """
+
+    def __init__(self, sequences: Sequences, backwards: bool) -> None:
+        order = np.argsort(-sequences.lengths, kind="stable")
+        lengths = sequences.lengths[order]
+        counts = np.searchsorted(-lengths, -np.arange(sequences.longest), side="left")
+        self.active: list[int] = counts.tolist()
+        step = np.repeat(np.arange(sequences.longest), counts)
+        which = order[np.arange(sequences.total) - np.repeat(np.cumsum(counts) - counts, counts)]
+        rows = sequences.offsets[which + 1] - 1 - step if backwards else sequences.offsets[which] + step
+        back = np.empty_like(rows)
+        back[rows] = np.arange(len(rows))
+        to_device = sequences._to_device
+        self.order, self.rows, self.back = to_device(order), to_device(rows), to_device(back)
+
+
+class SparseRows:
+    """Rows of a sparse stream on a device: indices and values, never dense.
+
+    Attributes:
+        offsets: int64 (num_rows + 1,): where the entries of each row begin.
+        indices: int64 (entries,).
+        values: (entries,); None: all are 1.
+        width: number of columns.
+        one_hot: every row has exactly one entry, a 1.
+    """
+
+    def __init__(
+        self, offsets: torch.Tensor, indices: torch.Tensor, values: torch.Tensor | None, width: int, one_hot: bool
+    ) -> None:
+        self.offsets, self.indices, self.values, self.width, self.one_hot = offsets, indices, values, width, one_hot
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the values."""
+        return torch.get_default_dtype() if self.values is None else self.values.dtype
+
+    def owner(self) -> torch.Tensor:
+        """int64 (entries,): row of each entry."""
+        rows = torch.arange(len(self), device=self.offsets.device)
+        return rows.repeat_interleave(self.offsets.diff(), output_size=len(self.indices))
+
+    def index_select(self, dim: int, index: torch.Tensor, empty: torch.Tensor | None = None) -> SparseRows:
+        """Some rows, in another order, as of a tensor; those in ``empty`` (bool) without entries."""
+        assert dim == 0
+        if self.one_hot and empty is None:
+            taken = self.indices.index_select(0, index)
+            return SparseRows(torch.arange(len(index) + 1, device=index.device), taken, None, self.width, True)
+        counts = self.offsets.diff().index_select(0, index)
+        if empty is not None:
+            counts = counts * ~empty
+        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        total = int(ends[-1])
+        begin = self.offsets.index_select(0, index) - ends[:-1]
+        entries = torch.arange(total, device=index.device) + begin.repeat_interleave(counts, output_size=total)
+        values = None if self.values is None else self.values.index_select(0, entries)
+        return SparseRows(ends, self.indices.index_select(0, entries), values, self.width, False)
+
+    def matmul(self, dense: torch.Tensor) -> torch.Tensor:
+        """Times ``dense`` (width, columns): a look-up and a sum for each row."""
+        if self.one_hot:
+            return torch.nn.functional.embedding(self.indices, dense)
+        weights = None if self.values is None else self.values.to(dense.dtype)
+        if len(self.indices) == 0:
+            return dense.new_zeros(len(self), dense.shape[1]) + dense.sum() * 0
+        return torch.nn.functional.embedding_bag(
+            self.indices, dense, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
+        )
+
+    def weighted(self, dense: torch.Tensor) -> torch.Tensor:
+        """(num_rows,): for each row the sum of ``dense[row, index] * value``."""
+        if self.one_hot:
+            return dense.gather(1, self.indices[:, None]).squeeze(1)
+        owner = self.owner()
+        picked = dense[owner, self.indices]
+        if self.values is not None:
+            picked = picked * self.values.to(dense.dtype)
+        return dense.new_zeros(len(self)).index_add(0, owner, picked)
+
+
+Rows: TypeAlias = torch.Tensor | SparseRows
+
+
+class Packed:
+    """Data of one input or output for one minibatch.
+
+    Attributes:
+        data: rows, see the module.
+        sequences: how they part into sequences; None: one row a sequence, or no dynamic axis.
+    """
+
+    __slots__ = ("data", "sequences")
+
+    def __init__(self, data: Rows, sequences: Sequences | None = None) -> None:
+        self.data, self.sequences = data, sequences
+
+    @staticmethod
+    def of(value: Value, device: torch.device, dtype: torch.dtype, ragged: bool) -> Packed:
+        """From a value as feeds deliver it; shares memory where the device is the CPU and the type fits.
+
+        Args:
+            value: dense or sparse.
+            device: where it goes.
+            dtype: of floating point data.
+            ragged: it has an axis of sequences; otherwise every sequence must have one sample.
+
+        Raises:
+            ValueError: sequences of several samples where none are expected.
+        """
+        if not ragged and not value.one_sample_each and not (value.lengths == 1).all():
+            raise ValueError(
+                f"expected one sample a sequence, got {value.num_samples} in {value.num_sequences} sequences; "
+                "declare the input with an axis of sequences"
+            )
+        if isinstance(value, SparseValue):
+            data: Rows = _sparse(value, device, dtype)
+        else:
+            data = _tensor(value.rows, device, dtype)
+        return Packed(data, Sequences(value.offsets, device) if ragged else None)
+
+
+def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    return _moved(torch.from_numpy(array), device, dtype)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    # Asking costs less than a call of torch that has nothing to do.
+    if device.type == "cpu" and dtype in (None, tensor.dtype):
+        return tensor
+    return tensor.to(device, dtype, non_blocking=True)
+
+
+def _sparse(value: SparseValue, device: torch.device, dtype: torch.dtype) -> SparseRows:
+    ones = bool((value.values == 1).all())
+    one_hot = ones and len(value.indices) == value.num_samples and bool((np.diff(value.indptr) == 1).all())
+    return SparseRows(
+        _tensor(value.indptr, device, None),
+        _tensor(value.checked_indices(), device, torch.int64),
+        None if ones else _tensor(value.values, device, dtype),
+        value.classes,
+        one_hot,
+    )
+
+
+class Batch:
+    """What operations may know of the minibatch besides their inputs.
+
+    Attributes:
+        count: number of sequences.
+        sequences: by name of the axis.
+        training: dropout drops, statistics are of this minibatch.
+        cut: a `feedline.networks.truncation.Cut`, if the sequences are pieces of longer ones; else None.
+        assignments: what is to be written to parameters and constants when everything is computed, in this order:
+            number, tensor, new value.
+    """
+
+    __slots__ = ("assignments", "count", "cut", "sequences", "training")
+
+    def __init__(self, count: int, sequences: dict[str, Sequences], training: bool, cut: Any = None) -> None:
+        self.count, self.sequences, self.training, self.cut = count, sequences, training, cut
+        self.assignments: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+
+    def spread(self, rows: Any, axis: str) -> Any:
+        """One row a sequence, repeated for each of its samples along the axis."""
+        return rows.index_select(0, self.sequences[axis].owner)
+
+    def rows(self, axes: tuple[str, ...]) -> int:
+        """How many rows data along these axes has."""
+        return self.sequences[axes[1]].total if len(axes) > 1 else self.count
+
+
+class Step(Batch):
+    """One step of a recurrence: a row for each sequence that is not over, longest first.
+
+    Attributes:
+        active: number of those sequences.
+    """
+
+    __slots__ = ("active",)
+
+    def __init__(self, whole: Batch, active: int) -> None:
+        super().__init__(whole.count, whole.sequences, whole.training)
+        self.active = active
+
+    def spread(self, rows: Any, axis: str) -> Any:
+        """The rows of the sequences that are not over."""
+        return rows[: self.active]
+
+    def rows(self, axes: tuple[str, ...]) -> int:
+        """As many as sequences are not over."""
+        return self.active if len(axes) > 1 else self.count
+
+
+Run = Callable[..., Any]

@@ -1,0 +1,202 @@
+"""Rules for shapes: which shape an operation gives for those of its inputs.
+
+Shapes broadcast as in NumPy: aligned at the last axis, missing and 1-wide axes repeat. Axes are numbered from the first
+(0, 1, …) or from the last (-1, -2, …) of a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from feedline.networks.node import UNKNOWN
+from feedline.networks.registry import Shape, Site, UnknownShapeError
+
+
+def same(site: Site) -> Shape:
+    """That of the only, or first, input."""
+    return site.shape(0)
+
+
+def scalar(site: Site) -> Shape:
+    """One number a sample."""
+    return ()
+
+
+def broadcast(site: Site) -> Shape:
+    """That to which all inputs broadcast; parameters with unknown dimensions take those of the others."""
+    known = [s for s in site.shapes if s is not None]
+    # Of a state and a tensor the tensor's shape is guessed, and only last of a state and a number that of the number.
+    if not known or (len(known) < len(site.shapes) and not any(known) and site.guessing == 1):
+        raise UnknownShapeError
+    settled = [s for s in known if UNKNOWN not in s]
+    shape: Shape = broadcast_shapes(site, settled) if settled else known[0]
+    for i, mine in enumerate(site.shapes):
+        if mine is not None and UNKNOWN in mine:
+            took = shape if mine == (UNKNOWN,) else _filled(mine, shape, site)
+            site.settle(i, took)
+            shape = broadcast_shapes(site, [shape, took])
+    return shape
+
+
+def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
+    """NumPy's rule, by hand: it is called for every node."""
+    rank = max(len(shape) for shape in shapes)
+    out = [1] * rank
+    for shape in shapes:
+        offset = rank - len(shape)
+        for i, size in enumerate(shape, offset):
+            if size != out[i]:
+                if out[i] == 1:
+                    out[i] = size
+                elif size != 1:
+                    site.refuse("shapes that broadcast")
+    return tuple(out)
+
+
+def _filled(mine: Shape, other: Shape, site: Site) -> Shape:
+    if len(mine) > len(other):
+        site.refuse("an input of as many axes as the parameter, whose unknown dimensions it tells")
+    tail = other[len(other) - len(mine) :]
+    return tuple(b if a == UNKNOWN else a for a, b in zip(mine, tail, strict=True))
+
+
+def from_end(axis: int, rank: int, site: Site | None = None) -> int:
+    """An axis of a sample as a negative number, which rows in front do not shift.
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        message = f"an axis from {-rank} to {rank - 1} for axis={axis}"
+        if site is not None:
+            site.refuse(message)
+        raise ValueError(f"expected {message}")
+    return axis - rank if axis >= 0 else axis
+
+
+def axes_of(axis: int | Sequence[int] | None, rank: int, site: Site | None = None) -> tuple[int, ...]:
+    """One, several or all (None) axes as negative numbers."""
+    if axis is None:
+        return tuple(range(-rank, 0))
+    return tuple(from_end(a, rank, site) for a in ((axis,) if isinstance(axis, int) else axis))
+
+
+def reduced(site: Site) -> Shape:
+    """Attributes ``axis`` (None: all) and ``keepdims``: without axis the result is one number a sample."""
+    shape, axis = site.shape(0), site.attributes.get("axis")
+    if axis is None and not site.attributes.get("keepdims", False):
+        return ()
+    gone = axes_of(axis, len(shape), site)
+    if site.attributes.get("keepdims", True):
+        return tuple(1 if i - len(shape) in gone else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i - len(shape) not in gone)
+
+
+def reshaped(site: Site) -> Shape:
+    """Attributes ``shape``, with at most one -1, and ``begin`` and ``end``, the axes that it stands for."""
+    old, new = site.shape(0), tuple(site.attributes["shape"])
+    begin = site.attributes.get("begin") or 0
+    end = site.attributes.get("end")
+    stop = len(old) if end is None else end if end >= 0 else len(old) + end
+    start = begin if begin >= 0 else len(old) + begin
+    if not 0 <= start <= stop <= len(old):
+        site.refuse(f"axes from {begin} to {end} within the shape")
+    size = math.prod(old[start:stop])
+    if UNKNOWN in new:
+        rest = math.prod(n for n in new if n != UNKNOWN)
+        if new.count(UNKNOWN) > 1 or rest == 0 or size % rest:
+            site.refuse(f"a shape that reshapes to {new}")
+        new = tuple(size // rest if n == UNKNOWN else n for n in new)
+    if math.prod(new) != size:
+        site.refuse(f"a shape that reshapes to {new}")
+    return old[:start] + new + old[stop:]
+
+
+def transposed(site: Site) -> Shape:
+    """Attribute ``perm``: where each axis comes from."""
+    shape, perm = site.shape(0), site.attributes["perm"]
+    if sorted(perm) != list(range(len(shape))):
+        site.refuse(f"a shape of {len(perm)} axes to permute by {tuple(perm)}")
+    return tuple(shape[i] for i in perm)
+
+
+def spliced(site: Site) -> Shape:
+    """Attribute ``axis``; inputs of fewer axes, or 1-wide ones, repeat along the others.
+
+    An axis one before the first makes a new one.
+    """
+    shapes = [site.shape(i) for i in range(len(site.inputs))]
+    rank = max(len(s) for s in shapes)
+    axis = site.attributes["axis"]
+    rank += axis < -rank or axis >= rank
+    at = from_end(axis, rank, site) + rank
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    around = broadcast_shapes(site, [s[:at] + s[at + 1 :] for s in padded])
+    return (*around[:at], sum(s[at] for s in padded), *around[at:])
+
+
+def sliced(site: Site) -> Shape:
+    """Attributes ``axis``, ``begin``, ``end`` and ``strides``, one number or as many each; end 0 is the end."""
+    shape = list(site.shape(0))
+    for axis, part in slices(site.attributes, len(shape), site):
+        size = len(range(*part.indices(shape[axis])))
+        if size == 0:
+            site.refuse(f"something left along axis {axis} from {part.start} to {part.stop}")
+        shape[axis] = size
+    return tuple(shape)
+
+
+def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -> list[tuple[int, slice]]:
+    """(axis from the end, slice with a positive step) for each sliced axis."""
+    parts = (attributes[key] for key in ("axis", "begin", "end", "strides"))
+    found = []
+    for axis, begin, end, stride in zip(*parts, strict=True):
+        if stride <= 0:
+            raise ValueError(f"expected positive strides, got {stride}; flip with a permuted gather")
+        found.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end, stride)))
+    return found
+
+
+def product(site: Site) -> Shape:
+    """Left times right: the last axes of the left with the first of the right, all but ``output_rank`` of them.
+
+    Attribute ``map_rank``, None or a number: a right parameter takes all axes of the left but the first ``map_rank``.
+    """
+    left, right = site.types[0].shape, site.types[1].shape
+    out, map_rank = site.attributes.get("output_rank", 1), site.attributes.get("map_rank")
+    if right is None:
+        raise UnknownShapeError
+    if len(right) < out:
+        site.refuse(f"a right operand of at least {out} axes")
+    inner = right[: len(right) - out]
+    if left is None:
+        # A state whose shape is being guessed: as many axes as the right operand takes.
+        return right[len(right) - out :]
+    if UNKNOWN in inner:
+        taken = left[map_rank if map_rank >= 0 else len(left) + map_rank :] if map_rank is not None else None
+        if taken is None:
+            if len(inner) > len(left):
+                site.refuse(f"a left operand of at least {len(inner)} axes")
+            taken = left[len(left) - len(inner) :]
+        if inner != (UNKNOWN,) and len(inner) == len(taken):
+            taken = tuple(b if a == UNKNOWN else a for a, b in zip(inner, taken, strict=True))
+        if site.inputs[1].weights is None:
+            site.refuse("a right operand of known shape")
+        site.settle(1, (*taken, *right[len(right) - out :]))
+        inner = taken
+    elif map_rank is not None and inner != left[map_rank:]:
+        site.refuse(f"the left operand's axes after the first {map_rank} to be the first of the right operand")
+    if len(inner) > len(left) or left[len(left) - len(inner) :] != inner:
+        site.refuse("the last axes of the left operand to be the first of the right one")
+    return left[: len(left) - len(inner)] + right[len(right) - out :]
+
+
+def times_transpose(site: Site) -> Shape:
+    """Left times the transpose of right, a matrix or a vector; a vector is one row, which leaves an axis of 1."""
+    left, right = site.shape(0), site.shape(1)
+    if len(right) > 2 or not left or not right or left[-1] != right[-1]:
+        site.refuse("a right operand of at most two axes, whose last is as wide as the left operand's last")
+    rows = right[0] if len(right) == 2 else 1
+    return (*left[:-1], rows)

@@ -1,0 +1,136 @@
+"""Sequences cut into pieces over several minibatches: what recurrences keep of one piece for the next.
+
+A sequence's pieces come one after the other in one lane, see `feedline.Minibatch`. Of each operand that is read steps
+later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. `Memory` lives as long as
+the training, `Cut` one minibatch. Costs a few torch calls an operand and minibatch, whatever the number of lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feedline.errors import StateError
+from feedline.networks.packed import Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The last steps of each lane.
+
+    Attributes:
+        steps: (lanes, k, *shape), the newest last.
+        known: int64 (lanes,): how many of them are of the lane's sequence; -1: nothing is known of the lane.
+    """
+
+    steps: torch.Tensor
+    known: NDArray[np.int64]
+
+
+class Memory(dict[str, Kept]):
+    """By operand, what its lanes ended with."""
+
+    def tensors(self, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+        """As tensors, for a checkpoint, under the names of the operands."""
+        found = {}
+        for key, kept in self.items():
+            found[f"{names[key]}/steps"] = kept.steps
+            found[f"{names[key]}/known"] = torch.from_numpy(kept.known)
+        return found
+
+    @staticmethod
+    def of(tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> Memory:
+        """What `tensors` gave, under the keys of the names."""
+        memory = Memory()
+        for name, steps in tensors.items():
+            stem, _, part = name.rpartition("/")
+            if part == "steps":
+                memory[keys[stem]] = Kept(steps, tensors[f"{stem}/known"].cpu().numpy())
+        return memory
+
+
+class Cut:
+    """The pieces of one minibatch.
+
+    Args:
+        lanes: int64 (pieces,): lane of each; those of one lane come in order.
+        begins: bool (pieces,): it starts its sequence.
+        memory: of the minibatch before; brought up to date.
+    """
+
+    def __init__(self, lanes: NDArray[np.int64], begins: NDArray[np.bool_], memory: Memory) -> None:
+        self.lanes, self.begins, self._memory = lanes, begins, memory
+        self._last = np.fromiter(dict(zip(lanes.tolist(), range(len(lanes)), strict=True)).values(), np.int64)
+
+    def before(self, key: str, k: int, shape: tuple[int, ...], like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The k steps before each piece, (pieces, k, *shape), and bool (pieces, k): there is such a step.
+
+        Raises:
+            StateError: a piece goes on in a lane of which nothing is known.
+        """
+        known = np.zeros(len(self.lanes), np.int64)
+        kept = self._memory.get(key)
+        on = ~self.begins
+        if not on.any():
+            return like.new_zeros(len(known), k, *shape), torch.zeros(
+                len(known), k, dtype=torch.bool, device=like.device
+            )
+        lanes = self.lanes[on]
+        if kept is None or lanes.max() >= len(kept.known) or (kept.known[lanes] < 0).any():
+            raise StateError(
+                "expected pieces that go on where the minibatch before ended, got one of a lane whose state is not "
+                "here: restore the trainer together with the source, or begin the source's next sweep"
+            )
+        known[on] = kept.known[lanes]
+        steps = kept.steps.to(like).index_select(0, torch.from_numpy(np.where(on, self.lanes, 0)).to(like.device))
+        there = k - np.arange(k) <= known[:, None]
+        return steps, torch.from_numpy(there).to(like.device)
+
+    def after(
+        self, key: str, rows: torch.Tensor, sequences: Sequences, before: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        """Keep the last steps of each lane.
+
+        Args:
+            key: the operand.
+            rows: packed.
+            sequences: how they part into pieces.
+            before: as `before` gave it.
+        """
+        past, there = before
+        k, device = past.shape[1], past.device
+        place = sequences.lengths[:, None] - k + np.arange(k)
+        row = np.where(place >= 0, sequences.offsets[:-1, None] + place, 0)[self._last]
+        mine = torch.from_numpy(place[self._last] >= 0).to(device).reshape(len(row), k, *(1,) * (past.ndim - 2))
+        last = torch.from_numpy(self._last).to(device)
+        # What is older than this piece moves forward by its length.
+        older = torch.from_numpy(np.clip(place + k, 0, k - 1)[self._last]).to(device)
+        each = torch.arange(len(row), device=device)[:, None]
+        steps = past.index_select(0, last)[each, older]
+        if len(rows):
+            steps = torch.where(mine, rows.detach()[torch.from_numpy(row).to(device)], steps)
+        count = np.minimum(k, there.sum(1).cpu().numpy() + sequences.lengths)
+        self.keep(key, steps, count[self._last])
+
+    def keep(self, key: str, steps: torch.Tensor, known: NDArray[np.int64]) -> None:
+        """Keep steps (lanes, k, *shape) of the lanes of this minibatch, in the order in which these first come."""
+        lanes = self.lanes[self._last]
+        old = self._memory.get(key)
+        size = max(int(lanes.max(initial=-1)) + 1, 0 if old is None else len(old.known))
+        whole = steps.new_zeros(size, *steps.shape[1:])
+        counts = np.full(size, -1, np.int64)
+        if old is not None:
+            whole[: len(old.known)] = old.steps.to(whole)
+            counts[: len(old.known)] = old.known
+        whole[torch.from_numpy(lanes).to(whole.device)] = steps.detach()
+        counts[lanes] = known
+        self._memory[key] = Kept(whole, counts)
+
+    def keep_ends(self, key: str, ends: torch.Tensor) -> None:
+        """Keep what each piece ended with, (pieces, *shape), as the only step."""
+        last = torch.from_numpy(self._last).to(ends.device)
+        self.keep(key, ends.index_select(0, last)[:, None], np.ones(len(self._last), np.int64))

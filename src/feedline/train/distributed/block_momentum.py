@@ -1,0 +1,198 @@
+"""Block momentum (BMUF): ranks learn by themselves for a block of samples, then agree on a filtered mean.
+
+Each rank updates its own copy of the parameters from full-size minibatches. When all ranks together have seen a block
+of samples, with w the parameters after the last agreement, K the samples since, and D the sum over ranks of w minus
+their own parameters:
+
+    eta = exp(-K / tau)
+    v = eta v + (1 - eta) block_learning_rate D
+    w = w - v, and with Nesterov momentum w = w - eta v once more
+
+eta is computed from all ranks' samples: CNTK takes each rank's own, and models then differ where ranks have seen
+different numbers. With equal numbers the two are the same. D is a sum: with the default tau, ``(1 - eta) D`` is the
+mean.
+
+Costs: an exchange of a few numbers each step, the parameters' bytes once a block, two copies of the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from feedline.collective.buckets import Bucket, laid_out
+from feedline.collective.collective import TIMEOUT
+from feedline.errors import StateError
+from feedline.train.distributed.strategy import Together, Update
+from feedline.train.learner import Learner, copied
+
+
+class BlockMomentum(Together):
+    """The agreement; see `block_momentum`."""
+
+    way: ClassVar[str] = "block_momentum"
+
+    def __init__(
+        self,
+        group: Any,
+        block_size: int,
+        time_constant: float | None,
+        nesterov: bool,
+        reset: bool,
+        learning_rate: float,
+        distributed_after: int,
+        timeout: float,
+    ) -> None:
+        super().__init__(group, distributed_after, timeout)
+        if block_size < 1:
+            raise ValueError(f"expected a block of at least 1 sample, got {block_size}")
+        if time_constant is not None and not 0 <= time_constant < math.inf:
+            raise ValueError(f"expected a time constant of at least 0 samples, got {time_constant}")
+        if not 0 < learning_rate < math.inf:
+            raise ValueError(f"expected a block learning rate above 0, got {learning_rate}")
+        self._block, self._constant = int(block_size), time_constant
+        self._nesterov, self._reset, self._rate = nesterov, reset, float(learning_rate)
+        self._since = 0
+        self._agreed: list[torch.Tensor] = []
+        self._velocity: list[torch.Tensor] = []
+        self._buckets: list[Bucket] = []
+
+    def settings(self) -> dict[str, Any]:
+        """See `Together`."""
+        own = {"block": self._block, "constant": self._constant, "nesterov": self._nesterov}
+        return {**super().settings(), **own, "reset": self._reset, "rate": self._rate}
+
+    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
+        """See `Workers`."""
+        super().join(model, learners)
+        self._velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def scale(self, samples: int) -> int:
+        """See `Workers`: each rank's part is a full-size minibatch."""
+        return self.ranks.count if self.apart(samples) else 1
+
+    def momentum(self, samples: int) -> float:
+        """eta after so many samples of all ranks."""
+        constant = self._constant
+        if constant is None:
+            alone = self.ranks.count == 1
+            constant = 0.0 if alone else -self._block / math.log(1 - 1 / self.ranks.count)
+        return math.exp(-samples / constant) if constant > 0 else 0.0
+
+    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+        count = self.ranks.count
+        if self._block // count == 0:
+            raise ValueError(f"expected a block of at least a sample for each of {count} ranks, got {self._block}")
+        rows = self.ranks.gather(own, f"learn by {self.way}")
+        update(round(own[0]), rows)
+        self._since += round(sum(row[0] for row in rows))
+        if self._since >= self._block // count * count:
+            self._agree()
+        return rows
+
+    def _agree(self) -> None:
+        eta = self.momentum(self._since)
+        with torch.no_grad():
+            if not self._buckets:
+                self._buckets = laid_out(self.parameters)
+            moved = torch._foreach_sub(self._agreed, self.parameters)
+            self.ranks.wait([self.ranks.sum(bucket.fill(moved)) for bucket in self._buckets])
+            for bucket in self._buckets:
+                bucket.read(moved)
+            torch._foreach_mul_(self._velocity, eta)
+            torch._foreach_add_(self._velocity, moved, alpha=(1 - eta) * self._rate)
+            torch._foreach_sub_(self._agreed, self._velocity, alpha=1 + eta if self._nesterov else 1)
+            torch._foreach_copy_(self.parameters, self._agreed)
+        self._since = 0
+        if self._reset:
+            for learner in self._learners:
+                learner.forget()
+
+    def settle(self, saving: bool = False) -> None:
+        """See `Workers`: agrees on what is left of a block."""
+        if self._equal:
+            with self.ranks.step():
+                # How much is left of a block is the same everywhere; where it is not, they find out here.
+                self.ranks.agree(f"agree on {self._since} samples of a block{', to save' if saving else ''}")
+                if self._since:
+                    self._agree()
+                if saving and not self._reset:
+                    # A checkpoint holds one state of each learner, so all go on from one.
+                    self._share_learners()
+        super().settle(saving)
+
+    def _make_equal(self) -> None:
+        super()._make_equal()
+        with torch.no_grad():
+            self._agreed = [parameter.detach().clone() for parameter in self.parameters]
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Workers`; after `settle`, the velocity is all there is."""
+        tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
+        return {"way": self.way, "tensors": tensors}
+
+    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """See `Workers`."""
+        tensors = state.get("tensors", {})
+        names = [f"velocity {i}" for i in range(len(self._velocity))]
+        if state.get("way") != self.way or sorted(tensors) != sorted(names):
+            raise StateError(
+                "expected the state of learning by block momentum, over as many parameters",
+                saved={"workers": state.get("way"), "tensors": len(tensors)},
+                current={"workers": self.way, "tensors": len(self._velocity)},
+            )
+        velocity = [
+            copied(name, tensors[name], parameter, parameter.dtype)
+            for name, parameter in zip(names, self.parameters, strict=True)
+        ]
+
+        def load() -> None:
+            self._part()
+            self._since, self._velocity = 0, velocity
+
+        return load
+
+
+def block_momentum(
+    learner: Learner,
+    block_size: int,
+    group: Any = None,
+    *,
+    time_constant: float | None = None,
+    nesterov: bool = True,
+    reset: bool = True,
+    learning_rate: float = 1.0,
+    distributed_after: int = 0,
+    timeout: float = TIMEOUT,
+) -> Learner:
+    """Let ranks learn by themselves, and agree once a block: few exchanges, for slow networks.
+
+    A session's minibatch is so many times as large as there are ranks, so that each learns from a full-size one.
+    Schedules and spans go by the label samples of all ranks. Models are equal on all ranks behind each block, each
+    checkpoint and validation, and at the end; those agree on blocks that are not full.
+
+    Args:
+        learner: any; all of a trainer alike.
+        block_size: samples of all ranks between two agreements.
+        group: a torch.distributed group; None: all ranks.
+        time_constant: of the block momentum, in samples of all ranks; None: ``-block_size / ln(1 - 1 / ranks)``.
+        nesterov: whether the momentum looks ahead.
+        reset: whether learners' states begin anew behind each block. Otherwise a checkpoint keeps rank 0's, and all
+            ranks go on from those.
+        learning_rate: factor on what ranks have learned in a block.
+        distributed_after: until so many label samples, all ranks learn from the same whole minibatches.
+        timeout: seconds that a rank waits for others; then a `StoreError` names who is missing.
+
+    Returns:
+        The learner itself.
+
+    Raises:
+        ValueError: an argument out of its range; a block with less than a sample for each rank, at the first step.
+    """
+    learner.workers = BlockMomentum(
+        group, block_size, time_constant, nesterov, reset, learning_rate, distributed_after, timeout
+    )
+    return learner

@@ -1,0 +1,215 @@
+"""Data-parallel learning with gradients in few bits: CNTK's quantized aggregation, with error feedback.
+
+A gradient is seen as a matrix with a row for each index of its first axis (one row if it has but one axis). To what a
+row is, what quantizing it left the last time is added; then it is sent as
+
+- 1 bit: which elements are negative, and two numbers: the mean of the negative ones and that of the others;
+- b bits: one of 2^b levels, equally wide, between -4 and 4 root mean squares of the row; decoded to a level's middle.
+
+Rows are owned by ranks in equal stripes. Owners add up what the ranks send for a row, quantize the sum once more, with
+a remainder of their own, and send it to everybody: so all ranks update with the same numbers, and what was sent and
+what is left add up to the gradients.
+
+What is left is not in checkpoints: it is forgotten when one is written, as CNTK does, and so a resumed run ends as the
+one that went on. With one rank nothing is quantized.
+
+Costs: two exchanges of b bits an element and 4 or 8 bytes a row, and about a dozen passes over the gradients; it pays
+where the network is slower than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from feedline.collective.collective import TIMEOUT
+from feedline.train.distributed.strategy import Together, Update, check_dense
+from feedline.train.learner import Learner
+
+
+class Quantized(Together):
+    """The sums over ranks; see `quantized`."""
+
+    way: ClassVar[str] = "quantized"
+
+    def __init__(self, group: Any, bits: int, distributed_after: int, timeout: float) -> None:
+        super().__init__(group, distributed_after, timeout)
+        if not 1 <= bits <= 16:
+            raise ValueError(f"expected 1 to 16 bits, got {bits}; data_parallel sends gradients as they are")
+        self.code = Code(bits)
+        self._left: list[torch.Tensor] = []
+        self._left_of_sums: list[torch.Tensor] = []
+
+    def settings(self) -> dict[str, Any]:
+        """See `Together`."""
+        return {**super().settings(), "bits": self.code.bits}
+
+    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+        check_dense(self.parameters)
+        rows = self.ranks.gather(own, f"learn by {self.way}")
+        present = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
+        self.ranks.wait([self.ranks.sum(present)])
+        used = [i for i, kept in enumerate(present.tolist()) if kept]
+        if self.ranks.count > 1 and used:
+            with torch.no_grad():
+                self._sum(used)
+        update(round(sum(row[0] for row in rows)), rows)
+        return rows
+
+    def _sum(self, used: Sequence[int]) -> None:
+        if not self._left:
+            self._left = [torch.zeros(_matrix(p).shape) for p in self.parameters]
+            self._left_of_sums = [torch.zeros_like(left[self._stripe(len(left))]) for left in self._left]
+        ranks, me, code = range(self.ranks.count), self.ranks.rank, self.code
+        sent: list[list[torch.Tensor]] = [[] for _ in ranks]
+        for i in used:
+            parameter, left = self.parameters[i], self._left[i]
+            value = left if parameter.grad is None else left + _matrix(parameter.grad)
+            codes = code.encode(value)
+            self._left[i] = value - code.decode(codes, value.shape[1])
+            for r in ranks:
+                sent[r].append(codes[self._stripe(len(codes), r)])
+        # Each rank gets everybody's codes of its own stripes, and then the codes of all sums.
+        size = sum(part.numel() for part in sent[me])
+        received = self.ranks.distribute([_joined(parts) for parts in sent], [size] * len(ranks))
+        summed = []
+        for k, i in enumerate(used):
+            stripe = sent[me][k]
+            begin = sum(part.numel() for part in sent[me][:k])
+            pieces = [got[begin : begin + stripe.numel()].view(stripe.shape) for got in received]
+            width = self._left[i].shape[1]
+            value = self._left_of_sums[i].clone()
+            for piece in pieces:
+                value += code.decode(piece, width)
+            codes = code.encode(value)
+            self._left_of_sums[i] = value - code.decode(codes, width)
+            summed.append(codes)
+        everywhere = self.ranks.distribute(
+            [_joined(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
+        )
+        places = [0] * len(ranks)
+        for k, i in enumerate(used):
+            codes = []
+            for r in ranks:
+                part = sent[r][k]
+                codes.append(everywhere[r][places[r] : places[r] + part.numel()].view(part.shape))
+                places[r] += part.numel()
+            parameter = self.parameters[i]
+            value = code.decode(torch.cat(codes), self._left[i].shape[1])
+            parameter.grad = value.view(parameter.shape).to(parameter)
+
+    def _stripe(self, rows: int, rank: int | None = None) -> slice:
+        """Rows of a matrix that a rank owns; this one, unless told another."""
+        r = self.ranks.rank if rank is None else rank
+        share, more = divmod(rows, self.ranks.count)
+        begin = r * share + min(r, more)
+        return slice(begin, begin + share + (r < more))
+
+    def settle(self, saving: bool = False) -> None:
+        """See `Workers`."""
+        if saving:
+            self._left, self._left_of_sums = [], []
+        super().settle(saving)
+
+
+class Code:
+    """How rows are coded: a row of bytes each, numbers (float32) first and then the elements' codes.
+
+    Args:
+        bits: of an element; on the way they take 1, 2, 4, 8 or 16.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self._wide = next(wide for wide in (1, 2, 4, 8, 16) if wide >= bits)
+
+    def encode(self, value: torch.Tensor) -> torch.Tensor:
+        """Bytes (uint8), a row for each of ``value``'s (float32)."""
+        if self.bits == 1:
+            negative = value < 0
+            numbers = torch.stack([_mean(value, negative), _mean(value, ~negative)], 1)
+            code = (~negative).to(torch.int32)
+        else:
+            numbers = 4 * value.square().mean(1, keepdim=True).sqrt()
+            cells = 2**self.bits
+            scale = torch.where(numbers > 0, cells / (2 * numbers), 0)
+            code = ((value + numbers) * scale).to(torch.int32).clamp_(0, cells - 1)
+        return torch.cat([_seen_as(torch.uint8, numbers), self._packed(code)], 1)
+
+    def decode(self, codes: torch.Tensor, width: int) -> torch.Tensor:
+        """Rows of ``width`` elements (float32)."""
+        held = 8 if self.bits == 1 else 4
+        numbers = _seen_as(torch.float32, codes[:, :held])
+        code = self._unpacked(codes[:, held:], width)
+        if self.bits == 1:
+            return torch.where(code > 0, numbers[:, 1:], numbers[:, :1])
+        return (code.to(torch.float32) + 0.5) * (2 * numbers / 2**self.bits) - numbers
+
+    def _packed(self, code: torch.Tensor) -> torch.Tensor:
+        if self._wide == 16:
+            return _seen_as(torch.uint8, code.to(torch.uint16))
+        each = 8 // self._wide
+        padded = torch.nn.functional.pad(code.to(torch.uint8), (0, -code.shape[1] % each))
+        packed = torch.zeros(len(code), padded.shape[1] // each, dtype=torch.uint8)
+        for k in range(each):
+            packed |= padded[:, k::each] << (self._wide * k)
+        return packed
+
+    def _unpacked(self, packed: torch.Tensor, width: int) -> torch.Tensor:
+        if self._wide == 16:
+            return _seen_as(torch.uint16, packed).to(torch.int32)
+        each = 8 // self._wide
+        code = torch.empty(len(packed), packed.shape[1] * each, dtype=torch.uint8)
+        for k in range(each):
+            code[:, k::each] = (packed >> (self._wide * k)) & (2**self._wide - 1)
+        return code[:, :width]
+
+
+def _seen_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
+    """The bytes of rows as another dtype."""
+    fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that cannot be looked at so
+    return fresh.copy_(rows).view(dtype)
+
+
+def _mean(value: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Mean of the chosen elements of each row; 0 where there are none."""
+    return (value * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """Float32 on the CPU, a row for each index of the first axis."""
+    flat = tensor.detach().to("cpu", torch.float32)
+    return flat.reshape(len(flat), -1) if flat.dim() > 1 else flat.reshape(1, -1)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def quantized(
+    learner: Learner,
+    bits: int = 1,
+    group: Any = None,
+    *,
+    distributed_after: int = 0,
+    timeout: float = TIMEOUT,
+) -> Learner:
+    """As `data_parallel`, with gradients in few bits; for slow networks.
+
+    Args:
+        learner: any; all of a trainer alike.
+        bits: of an element, 1 to 16.
+        group: a torch.distributed group; None: all ranks.
+        distributed_after: until so many label samples, all ranks learn from the same whole minibatches.
+        timeout: seconds that a rank waits for others; then a `StoreError` names who is missing.
+
+    Returns:
+        The learner itself.
+
+    Raises:
+        ValueError: bits out of their range.
+    """
+    learner.workers = Quantized(group, bits, distributed_after, timeout)
+    return learner

@@ -1,0 +1,24 @@
+"""Nesterov's accelerated gradient: momentum, applied one step ahead."""
+
+from __future__ import annotations
+
+import torch
+
+from feedline.train.learner import Batch, Step
+from feedline.train.rules.momentum_sgd import MomentumSGD
+
+
+class Nesterov(MomentumSGD):
+    """Nesterov's momentum: ``s = M s + rate u gradient``, then ``w -= M s + rate u gradient``.
+
+    Arguments: `MomentumSGD`.
+    """
+
+    rule = "nesterov"
+
+    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+        (mean,) = batch.state
+        weight, momentum, gain = self._smooth(mean, batch, step)
+        torch._foreach_add_(batch.parameters, mean, alpha=-momentum * weight)
+        torch._foreach_add_(batch.parameters, batch.gradients, alpha=-gain)
+        return (weight,)

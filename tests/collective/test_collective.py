@@ -1,0 +1,541 @@
+"""Ranks exchange the same bits, and a rank that is missing is named; with real processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from feedline.collective import rendezvous as meeting  # noqa: E402
+from feedline.collective.buckets import laid_out  # noqa: E402
+from feedline.collective.collective import Collective  # noqa: E402
+from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
+from feedline.collective.heartbeat import Heartbeat  # noqa: E402
+from feedline.errors import StoreError  # noqa: E402
+from tests.ranks import Failure, Job, free_port, run, say  # noqa: E402
+
+
+def sockets():
+    return sum(
+        os.readlink(f"/proc/self/fd/{fd}").startswith("socket") for fd in os.listdir("/proc/self/fd") if _open(fd)
+    )
+
+
+def _open(fd):
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+# ---- what is exchanged ----------------------------------------------------------------------------------------
+
+
+def everything(rank):
+    collective = Collective()
+    tensor = torch.arange(5.0) + rank
+    works = [collective.sum(tensor)]
+    collective.wait(works)
+    told = torch.full((3,), float(rank + 7))
+    counts = [torch.tensor([rank]), told]
+    collective.broadcast(counts)
+    parts = [torch.full((rank + 1,), 10 * rank + to, dtype=torch.uint8) for to in range(collective.count)]
+    received = collective.distribute(parts, [r + 1 for r in range(collective.count)])
+    found = {
+        "sum": tensor.tolist(),
+        "gather": collective.gather([rank, 0.1]),
+        "bytes": collective.gather_bytes(b"x" * rank),
+        "told": [counts[0].tolist(), told.tolist()],
+        "received": [part.tolist() for part in received],
+    }
+    collective.barrier()
+    collective.close()
+    return found
+
+
+def test_what_is_exchanged():
+    found = run(everything, 3)
+    for rank, one in enumerate(found):
+        assert one["sum"] == [3.0, 6.0, 9.0, 12.0, 15.0]
+        assert one["gather"] == [[0.0, 0.1], [1.0, 0.1], [2.0, 0.1]]
+        assert one["bytes"] == [b"", b"x", b"xx"]
+        assert one["told"] == [[0], [7.0, 7.0, 7.0]]
+        assert one["received"] == [[10 * r + rank] * (r + 1) for r in range(3)]
+
+
+def sent(rank, dtype):
+    collective = Collective()
+    told = torch.full((3,), 1 - rank).to(dtype)
+    collective.broadcast([told])
+    gathered = [one.double().tolist() for one in collective.gather_tensors(torch.full((2,), rank).to(dtype))]
+    try:
+        total = torch.ones(2).to(dtype)
+        collective.wait([collective.sum(total)])
+    except TypeError as error:
+        total = str(error)
+    collective.barrier()
+    return told.double().tolist(), gathered, total if isinstance(total, str) else total.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize(
+    ("dtype", "total"),
+    [
+        (torch.bool, [True, True]),
+        (torch.complex128, [2 + 0j, 2 + 0j]),
+        (torch.int16, "expected a dtype that ranks can add up, got torch.int16"),
+        (torch.float8_e4m3fn, "expected a dtype that ranks can add up, got torch.float8_e4m3fn"),
+    ],
+)
+def test_every_dtype_can_be_sent_and_most_be_summed(dtype, total):
+    assert run(sent, 2, dtype=dtype) == [([1.0] * 3, [[0.0, 0.0], [1.0, 1.0]], total)] * 2
+
+
+def disagreeing(rank):
+    collective = Collective()
+    try:
+        collective.agree("push a" if rank != 1 else "push b")
+    except Exception as error:
+        say((type(error).__name__, str(error), error.ranks))
+    collective.agree("the same")
+    return "went on"
+
+
+def test_ranks_that_disagree_are_told_and_go_on():
+    with Job(disagreeing, 3) as job:
+        for kind, text, ranks in job.results():
+            assert kind == "StoreError"
+            assert ranks == (1,)
+            assert "rank 1: push b" in text
+            assert "rank 0: push a" in text
+        assert job.results() == ["went on"] * 3
+
+
+#: Exchanges of several sizes, by how an error names them.
+EXCHANGES = {
+    "gather numbers": lambda collective: collective.gather([1.0]),
+    "gather numbers, with 2 numbers": lambda collective: collective.gather([1.0, 2.0]),
+    "gather numbers, with 100 numbers": lambda collective: collective.gather([1.0] * 100),
+    "gather bytes": lambda collective: collective.gather_bytes(b"x" * 1000),
+    "send 2 tensors of 4008 bytes": lambda collective: collective.broadcast([torch.ones(1000), torch.ones(2)]),
+    "push 'w'": lambda collective: collective.agree("push 'w'"),
+    "barrier": lambda collective: collective.barrier(),
+}
+PAIRS = list(itertools.combinations(EXCHANGES, 2))
+
+
+def at_odds(rank):
+    """Each rank makes another exchange; gloo would end the process over their sizes."""
+    collective = Collective(timeout=30)
+    found = []
+    for pair in PAIRS:
+        try:
+            EXCHANGES[pair[rank]](collective)
+        except StoreError as error:
+            found.append((str(error), error.ranks))
+        assert collective.gather([float(rank)]) == [[0.0], [1.0]]
+    return found
+
+
+def test_whatever_two_ranks_do_instead_of_one_thing_both_are_told_and_go_on():
+    for found in run(at_odds, 2):
+        for (text, ranks), pair in zip(found, PAIRS, strict=True):
+            assert ranks == (1,)
+            for rank, name in enumerate(pair):
+                shown = name if all("numbers" in one for one in pair) else name.partition(",")[0]
+                assert f"rank {rank}: {shown}" in text
+
+
+def test_texts_are_shown_where_they_differ():
+    keys = [f"layer {i}" for i in range(100)]
+    one, other = f"push {keys}", f"push {[*keys[:80], 'another', *keys[81:]]}"
+    assert len(one) > SHOWN
+    found = shown([one, other, one])
+    assert all(text.startswith("push ['layer 0'") and len(text) <= SHOWN for text in found)
+    assert "'layer 80'" in found[0]
+    assert "'another'" in found[1]
+    assert shown(["push 'a'", "push 'b'"]) == ["push 'a'", "push 'b'"]
+    longer = shown([one, one + "!"])
+    assert longer[1].endswith("!")
+    assert not longer[0].endswith("!")
+
+
+def telling(rank, count):
+    collective = Collective(timeout=30)
+    if rank:
+        begin = collective.exchanges._begin
+
+        def lie(tensor, method, received, sent):
+            if sent[0].numel() == FRAME * 8:
+                sent[0].view(torch.float64)[3] = count
+            return begin(tensor, method, received, sent)
+
+        collective.exchanges._begin = lie
+    return collective.gather_bytes(b"x")
+
+
+@pytest.mark.parametrize("count", [-1.0, 0.5, float("nan"), float("inf"), 1e15])
+def test_a_count_that_cannot_be_is_no_allocation(count):
+    with Job(telling, 2, count=count) as job:
+        for failure in job.results():
+            assert failure.kind == "StoreError"
+            assert failure.ranks == (1,)
+            assert "bytes from rank 1" in failure.text
+
+
+@pytest.mark.parametrize("how", ["close", "collect"])
+def test_nothing_is_left_behind(how):
+    assert run(leaving, 2, how=how) == [(True, True, [])] * 2
+
+
+def leaving(rank, how):
+    Collective().close()  # what rank 0 serves stays
+    before = sockets(), threads()
+    collective = Collective()
+    collective.barrier()
+    if how == "close":
+        collective.close()
+        collective.close()
+    else:
+        del collective
+    until = time.monotonic() + 10
+    while (sockets() > before[0] or threads() > before[1]) and time.monotonic() < until:
+        time.sleep(0.05)
+    names = [t.name for t in threading.enumerate() if "feedline" in t.name]
+    return sockets() <= before[0], threads() <= before[1], names
+
+
+# ---- where ranks meet -----------------------------------------------------------------------------------------
+
+
+def meeting_by(rank, how, path, port):
+    variables = [os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
+    if how == "address":
+        collective = Collective(address=f"127.0.0.1:{port}", rank=rank, count=3)
+    else:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
+        group = torch.distributed.new_group([1, 2]) if how == "group" else None
+        if how == "group" and rank == 0:
+            return None
+        collective = Collective(group)
+    assert variables[1] == "3"
+    return collective.rank, collective.count, collective.gather([float(rank)])
+
+
+@pytest.mark.parametrize("how", ["address", "default group", "group"])
+def test_where_ranks_meet(how, tmp_path):
+    found = run(meeting_by, 3, how=how, path=str(tmp_path / "meet"), port=free_port())
+    if how == "group":
+        assert found == [None, (0, 2, [[1.0], [2.0]]), (1, 2, [[1.0], [2.0]])]
+    else:
+        assert found == [(r, 3, [[0.0], [1.0], [2.0]]) for r in range(3)]
+
+
+def listening():
+    """Addresses on which this process listens."""
+    own = set()
+    for fd in os.listdir("/proc/self/fd"):
+        if _open(fd):
+            own.add(os.readlink(f"/proc/self/fd/{fd}"))
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with open(f"/proc/self/net/{table}") as lines:
+            for line in list(lines)[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                    words = bytes.fromhex(fields[1].partition(":")[0])
+                    packed = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                    found.add(socket.inet_ntop(family, packed))
+    return found
+
+
+def meets(rank, port, host, how):
+    if how == "launcher":
+        os.environ["MASTER_ADDR"] = host
+        collective = Collective()
+    else:
+        collective = Collective(address=f"{host}:{port}", rank=rank, count=2)
+    collective.barrier()
+    if how == "shares":  # torch's own meeting point of the same process is the one that is there
+        torch.distributed.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=2)
+        Collective().barrier()
+        torch.distributed.destroy_process_group()
+    return listening()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("how", ["address", "launcher"])
+def test_it_listens_where_it_was_told_to_and_nowhere_else(host, how):
+    assert run(meets, 2, port=free_port(), host=host, how=how) == [{"127.0.0.1"}] * 2
+
+
+def test_torch_shares_the_meeting_point_of_its_process():
+    run(meets, 2, port=free_port(), host="127.0.0.1", how="shares")
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "why"),
+    [
+        ("node-1", ["127.0.1.1"], "'node-1' is 127.0.1.1 here"),
+        ("node-1", ["10.0.0.1", "10.1.0.1"], "'node-1' is 10.0.0.1, 10.1.0.1"),
+        ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is no address of this machine"),
+    ],
+)
+def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, found, why):
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, port, **_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in found],
+    )
+    with pytest.warns(UserWarning, match=rf"listens on all addresses of this machine: {why}"):
+        assert meeting._listening(host, 1) is None
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(StoreError, match=f"serve the meeting point at {address}"):
+            Collective(address=address, rank=0, count=2, timeout=1)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ":1", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:0"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(ValueError, match="expected an address such as"):
+        Collective(address=address, rank=0, count=1)
+
+
+def test_without_ranks_it_says_what_to_do(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        Collective()
+
+
+def coming(rank, missing):
+    if rank == missing:
+        time.sleep(30)
+    Collective(timeout=3)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_rank_that_does_not_come_is_named(missing):
+    with Job(coming, 2, missing=missing) as job:
+        failure = job.heard(1 - missing)
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (missing,)
+
+
+# ---- who is missing -------------------------------------------------------------------------------------------
+
+
+def working(rank, timeout, ends=None, how=None):
+    """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
+    collective = Collective(timeout=timeout)
+    flat = torch.ones(1 << 20)
+    for step in range(10**9):
+        if step == 5:
+            say("under way")
+            if rank == ends:
+                if how == "closes":
+                    collective.close()
+                    time.sleep(30)
+                if how == "reads late":
+                    collective._pulse.interval = 1.0
+                if how == "returns":
+                    return "done"
+                if how == "raises":
+                    raise ValueError("a bug in user code")
+                if how == "sleeps":
+                    time.sleep(30)
+        collective.wait([collective.sum(flat), collective.sum(torch.ones(10))])
+    return None
+
+
+def after(world, timeout, then, **settings):
+    """How the others end after something has happened to one."""
+    with Job(working, world, timeout=timeout, **settings) as job:
+        assert job.results() == ["under way"] * world
+        lost = then(job)
+        return [job.heard(r) for r in range(world) if r != lost]
+
+
+@pytest.mark.parametrize(("world", "lost"), [(2, 0), (2, 1), (4, 2)])
+def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
+    def kill(job):
+        job.kill(lost)
+        return lost
+
+    for failure in after(world, 600, kill):
+        assert isinstance(failure, Failure)
+        assert failure.kind == "StoreError"
+        assert failure.ranks == (lost,)
+        assert f"rank {lost}" in failure.text
+        assert "alive" not in failure.text
+
+
+def seeing(rank, path, busy):
+    """Rank 1 writes what it sees on stderr to a file: from torch, and the traceback in the end."""
+    collective = Collective(timeout=600)
+    if rank:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 2)
+    say("under way")
+    if busy and rank:
+        time.sleep(3)  # its heartbeat is the first to notice
+    while True:
+        try:
+            collective.barrier()
+        except StoreError:
+            traceback.print_exc(file=sys.stderr)
+            sys.stderr.flush()
+            return "told"
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path):
+    path = tmp_path / "stderr"
+    with Job(seeing, 2, path=str(path), busy=busy) as job:
+        assert job.results() == ["under way"] * 2
+        job.kill(0)
+        assert job.heard(1) == "told"
+    text = path.read_text()
+    assert "frame #" not in text  # of a C++ stack
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert text.count("Traceback") == 1
+    assert "StoreError: expected all 2 ranks in an exchange, rank 1 missed rank 0" in text.splitlines()[-2]
+    assert text.splitlines()[-1].startswith("  it was 'barrier'; the ranks cannot go on together")
+
+
+def test_what_others_say_may_be_read_while_it_changes():
+    """The thread of a heartbeat adds what it hears to what the main thread looks through."""
+    pulse = Heartbeat.__new__(Heartbeat)
+    pulse._rank, pulse._others, pulse._lost, pulse._host = 0, range(1, 4000), False, 0
+    pulse._texts, pulse._read_at = {}, time.monotonic()
+    pulse._changed = dict.fromkeys(pulse._others, pulse._read_at)
+    pulse.interval, pulse.round, pulse.doing = 5, 1, "barrier"
+
+    def add():
+        for rank in pulse._others:
+            pulse._texts[rank] = f"{rank} 0 barrier"
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            pulse._texts = {}
+            thread = threading.Thread(target=add)
+            thread.start()
+            while thread.is_alive():
+                assert pulse._conspicuous() is None
+                pulse._laggards()
+                pulse.absent()
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
+    """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
+
+    def kill(job):
+        job.kill(2)
+        return 2
+
+    assert [failure.ranks for failure in after(3, 600, kill, ends=1, how="reads late")] == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_stopped_rank_is_named_when_the_timeout_has_passed(lost):
+    def stop(job):
+        job.kill(lost, signal.SIGSTOP)
+        return lost
+
+    (failure,) = after(2, 4, stop)
+    assert "alive" not in failure.text
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (lost,)
+
+
+@pytest.mark.parametrize("how", ["closes", "returns", "raises"])
+@pytest.mark.parametrize("ends", [0, 1])
+def test_a_rank_that_leaves_early_is_named(how, ends):
+    with Job(working, 2, timeout=60, ends=ends, how=how) as job:
+        assert job.results() == ["under way"] * 2
+        failure = job.heard(1 - ends)
+    assert failure.kind == "StoreError"
+    assert failure.ranks == (ends,)
+    if how == "closes":
+        assert "closed" in failure.text
+
+
+def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
+    with Job(working, 2, timeout=3, ends=1, how="sleeps") as job:
+        assert job.results() == ["under way"] * 2
+        failure = job.heard(0)
+    assert failure.ranks == (1,)
+    assert "alive" in failure.text
+    assert "longer timeout" in failure.text
+
+
+def elsewhere(rank):
+    """Rank 1 goes on with another group; what it did last here is known."""
+    collective = Collective(timeout=3)
+    collective.agree("push 'first'")
+    if rank:
+        time.sleep(20)
+    collective.agree("push 'second'")
+
+
+def test_it_says_what_a_rank_that_does_not_come_did_last():
+    with Job(elsewhere, 2) as job:
+        failure = job.heard(0)
+    assert failure.ranks == (1,)
+    assert "did not come to \"push 'second'\"" in failure.text
+    assert "the last exchange of rank 1 was \"push 'first'\"" in failure.text
+
+
+def failing(rank):
+    collective = Collective(timeout=2)
+    if rank == 1:
+        time.sleep(30)
+    for _ in range(2):
+        try:
+            collective.barrier()
+        except Exception as error:
+            say(str(error))
+    return "end"
+
+
+def test_after_an_error_it_says_what_next():
+    with Job(failing, 2) as job:
+        first, second = job.heard(0), job.heard(0)
+        assert "last checkpoint" in first
+        assert "start all of them again" in second
+        assert "rank 1" in second
+
+
+# ---- buckets --------------------------------------------------------------------------------------------------
+
+
+def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
+    tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
+    buckets = laid_out(tensors, limit=100)
+    assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
+    for bucket in buckets:
+        assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1
+        bucket.fill([None if place == 2 else tensor for place, tensor in enumerate(tensors)])
+    back = [torch.empty_like(tensor) for tensor in tensors]
+    for bucket in buckets:
+        bucket.read(back)
+    for place, (got, tensor) in enumerate(zip(back, tensors, strict=True)):
+        assert torch.equal(got, torch.zeros_like(tensor) if place == 2 else tensor)

@@ -1,0 +1,273 @@
+"""Minibatches copied ahead are the minibatches: whatever is asked for, with the ring forced on or off."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+from feedline.feed import copy_ahead as ahead
+from tests.laws.corpora import CountedCorpus, worlds
+
+
+def forced(source):
+    """Copies ahead however small."""
+    source._ahead.threshold = 0
+    return source
+
+
+def pair(world, **changes):
+    """The same source twice: the ring forced on, and off."""
+    changes = {"read_ahead": 1 << 20, **changes}
+    off = world.source(**changes)
+    off._ahead.threshold = 1 << 60
+    return forced(world.source(**changes)), off
+
+
+def content(minibatch):
+    """All that a minibatch says, comparable."""
+    values = []
+    for name, value in minibatch.items():
+        arrays = [value.indptr, value.indices, value.values] if value.is_sparse else [value.rows]
+        values.append((name, [(a.dtype.str, a.shape, a.tobytes()) for a in arrays], value.lengths.tolist()))
+    figures = (minibatch.num_samples, minibatch.global_samples, minibatch.position, minibatch.sweep_end)
+    return bool(minibatch), values, minibatch.ids.tolist(), figures
+
+
+sizes = st.integers(1, 30)
+partitions = st.one_of(st.none(), st.integers(1, 3).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
+# Mostly the same again, so that something waits; sometimes anything else.
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("same"), st.integers(1, 6)),
+        st.tuples(st.just("size"), sizes),
+        st.tuples(st.just("partition"), partitions),
+        st.tuples(st.just("seek"), st.integers(0, 40)),
+        st.tuples(st.just("restore"), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
+@given(worlds(), sizes, steps, st.sampled_from(["global", "cntk"]), st.one_of(st.none(), st.integers(1, 150)))
+def test_on_is_off(world, size, asked, filling, limit):
+    """Same minibatches, positions, states and figures, at every step."""
+    on, off = pair(world, filling=filling, max_samples=limit)
+    partition, saved = None, off.state_dict()
+    for what, value in [("same", 3), *asked, ("same", 3)]:
+        if what == "size":
+            size = value
+        elif what == "partition":
+            partition = value
+        elif what == "restore":
+            on.load_state_dict(saved)
+            off.load_state_dict(saved)
+        elif what == "seek":
+            on.seek(samples=value)
+            off.seek(samples=value)
+        for _ in range(value if what == "same" else 1):
+            assert content(on.next_minibatch(size, partition)) == content(off.next_minibatch(size, partition))
+            assert on.position == off.position
+            assert on.state_dict() == off.state_dict()
+            if world.random_access:
+                assert on.corpus.reads == off.corpus.reads  # nothing is read for what waits
+        if what == "same":
+            saved = off.state_dict()
+    for name in ("minibatches", "sequences", "samples", "skipped"):
+        assert getattr(on.stats(), name) == getattr(off.stats(), name)
+    assert off._ahead.used == 0
+
+
+@given(worlds(order="feedline"), sizes, st.data())
+def test_unreadable_sequences_keep_their_meaning(world, size, data):
+    """Errors come at the same minibatch, and skipping lists the same sequences, ring or not."""
+    bad = data.draw(st.sets(st.integers(0, world.total - 1), max_size=4))
+    world.bad = tuple(bad)
+    outcomes = []
+    for source in pair(world, max_sweeps=2):
+        out = []
+        for _ in range(2 * world.total + 2):
+            try:
+                minibatch = source.next_minibatch(size)
+            except fl.DataError as error:
+                out.append((str(error), source.position))
+                break
+            out.append(content(minibatch))
+        outcomes.append(out)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_skipping_is_the_same(tmp_path):
+    world = CountedCorpus([2] * 200, [40] * 5, bad=(3, 50, 51, 150, 199))
+    skipped = []
+    for number, threshold in enumerate((0, 1 << 60)):
+        file = tmp_path / f"{number}.jsonl"
+        source = fl.MinibatchSource(world, seed=5, on_error="skip", quarantine=file, max_sweeps=2)
+        source._ahead.threshold = threshold
+        got = [content(m) for m in source.minibatches(10)]
+        skipped.append((got, file.read_text(), source.stats().skipped))
+        assert (source._ahead.used > 20) == (threshold == 0)
+    assert skipped[0] == skipped[1]
+    assert skipped[0][2] == 10
+
+
+@pytest.mark.parametrize("random_access", [True, False])
+def test_the_ring_is_used(random_access):
+    """In steady state, everything but what follows a change, or needs a window not held yet, was copied ahead."""
+    source = forced(fl.MinibatchSource(CountedCorpus([1] * 400, [100] * 4, random_access), seed=1))
+    for _ in range(40):
+        source.next_minibatch(10)
+    assert 32 <= source._ahead.used <= 38
+    assert len(source._ahead._waiting) <= ahead.DEPTH
+
+
+def test_transforms_see_the_same():
+    """Only the copy is made ahead: random transforms draw as before."""
+
+    def noise(sequence, rng):
+        return {**sequence, "x": sequence["x"] + rng.random(sequence["x"].shape, dtype=np.float32)}
+
+    world = CountedCorpus([3] * 100, [25] * 4, True)
+    got = []
+    for threshold in (0, 1 << 60):
+        source = fl.MinibatchSource(world, seed=1, transforms=[fl.Map(noise)])
+        source._ahead.threshold = threshold
+        got.append([content(source.next_minibatch(12)) for _ in range(30)])
+    assert got[0] == got[1]
+
+
+def test_a_minibatch_that_fails_is_delivered_again():
+    """A transform that raises once costs an exception, not the minibatch, though its copy is used up."""
+    fail = []
+
+    def moody(sequence):
+        if fail:
+            raise RuntimeError(fail.pop())
+        return sequence
+
+    world = CountedCorpus([3] * 100, [25] * 4, True)
+    source = forced(fl.MinibatchSource(world, seed=1, transforms=[moody]))
+    plain = fl.MinibatchSource(world, seed=1, read_ahead=0)
+    for step in range(12):
+        if step == 6:
+            assert source._ahead._waiting
+            fail.append("once")
+            with pytest.raises(RuntimeError, match="once"):
+                source.next_minibatch(12)
+        assert content(source.next_minibatch(12)) == content(plain.next_minibatch(12))
+
+
+@pytest.mark.parametrize(("read_ahead", "used"), [(0, False), (1 << 20, True)])
+def test_without_read_ahead_nothing_waits(read_ahead, used):
+    source = forced(fl.MinibatchSource(CountedCorpus([1] * 100, [100], True), read_ahead=read_ahead))
+    for _ in range(8):
+        source.next_minibatch(5)
+    assert (source._ahead.used > 0) == used
+
+
+def test_what_waits_stays_within_the_budget():
+    """Read-ahead bytes bound it: of minibatches of 2.9 KB, one fits 4 KB and none 2 KB."""
+    corpus = CountedCorpus([1] * 2000, [2000], True)
+    for budget, most in ((2000, 0), (4000, 1), (1 << 20, ahead.DEPTH)):
+        source = forced(fl.MinibatchSource(corpus, read_ahead=budget))
+        waiting = []
+        for _ in range(10):
+            minibatch = source.next_minibatch(120)
+            waiting.append(len(source._ahead._waiting))
+        size = sum(value.nbytes for value in minibatch.values())
+        assert 2000 < size < 4000
+        assert max(waiting) == most
+
+
+def test_small_minibatches_are_copied_in_the_call():
+    """The threshold is one of bytes; it lies between a minibatch of tokens and one of images."""
+    for width, used in ((16, False), (4096, True)):
+        corpus = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((512, width), np.float32)))
+        for _ in range(6):
+            corpus.next_minibatch(64)
+        assert (corpus._ahead.used > 0) == used
+
+
+def test_a_different_question_each_time_copies_nothing_in_vain():
+    """Callers that take all ranks' parts in turn get no copies ahead, since none would be used."""
+    source = forced(fl.MinibatchSource(CountedCorpus([1] * 300, [300], True)))
+    for step in range(20):
+        source.next_minibatch(10, partition=(step % 2, 2))
+        assert not source._ahead._waiting
+
+
+@pytest.mark.parametrize("change", ["seek", "load", "close"])
+def test_a_jump_drops_what_waits(change):
+    source = forced(fl.MinibatchSource(CountedCorpus([1] * 300, [300], True)))
+    for _ in range(4):
+        source.next_minibatch(10)
+    assert source._ahead._waiting
+    if change == "seek":
+        source.seek(samples=30)
+    elif change == "load":
+        source.load_state_dict(source.state_dict())
+    else:
+        source.close()
+    assert not source._ahead._waiting
+
+
+def test_a_source_dropped_lets_its_chunks_go():
+    """Copies that wait keep nothing alive after their source."""
+    rows = np.random.default_rng(0).random((4000, 100))[:]
+    alive = weakref.ref(rows)
+    source = forced(fl.MinibatchSource(fl.ArrayDeserializer(x=rows)))
+    for _ in range(4):
+        source.next_minibatch(1000)
+    assert source._ahead._waiting
+    del source, rows
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_error_while_looking_ahead_waits_for_its_turn():
+    """Planning may fail beyond a segment; what comes before it is delivered first."""
+
+    class Broken(CountedCorpus):
+        def lengths(self, ordinals):
+            if ordinals.max() >= 200:
+                raise fl.DataError("planted in the index")
+            return super().lengths(ordinals)
+
+    counts = []
+    for threshold in (0, 1 << 60):
+        corpus = Broken([2] * 300, [100] * 3, True)
+        source = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=1), seed=2)
+        source._ahead.threshold = threshold
+        count = 0
+        with pytest.raises(fl.DataError, match="planted"):
+            while True:
+                count += source.next_minibatch(20).num_sequences
+        counts.append(count)
+    assert counts == [200, 200]
+
+
+def test_a_forked_child_goes_on():
+    """Both sides of a fork deliver what one source would, with copies under way."""
+    corpus = fl.ArrayDeserializer(x=np.random.default_rng(0).random((4000, 300)))
+    plain = fl.MinibatchSource(corpus, seed=4, read_ahead=0)
+    expected = [content(plain.next_minibatch(500)) for _ in range(12)]
+    source = forced(fl.MinibatchSource(corpus, seed=4))
+    for step in range(4):
+        assert content(source.next_minibatch(500)) == expected[step]
+    assert source._ahead._waiting
+    child = os.fork()
+    if child == 0:
+        try:
+            right = all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
+        except BaseException:
+            right = False
+        os._exit(0 if right else 1)
+    assert all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,509 @@
+"""``dist_async`` above its messages: whichever of them kills a server or the coordinator, a store ends as if none had.
+
+Without Ray, and so without its processes: see `tests.kvstore.ray_double`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feedline.errors import StoreError
+from feedline.kvstore import RefusedError, optimizer
+from feedline.kvstore.parameter_server import connection as link
+from feedline.kvstore.parameter_server import coordinator, membership
+from feedline.kvstore.parameter_server import placement as parts
+from feedline.kvstore.parameter_server import server as server_module
+from feedline.kvstore.parameter_server.connection import Link
+from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
+from feedline.kvstore.parameter_server.shard import Shard
+from feedline.kvstore.parameter_server.store import AsyncStore
+from feedline.kvstore.parameter_server.wire_format import Layout, as_run, received
+from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
+
+HOWS = (BEFORE, TAKEN, AFTER)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No waiting, and no forcing to disk: processes die here, machines do not."""
+    for module in (link, membership):
+        monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(coordinator, "BEAT", 1e6)  # no test lives that long
+    monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, where ``every`` lets it
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(parts, "SPLIT", 8)  # what is larger lies on both servers
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def opened(folder, **options):
+    return AsyncStore(
+        address=ADDRESS, **{"workers": 1, "servers": 2, "timeout": 20.0, "snapshots": folder, "every": 1e9, **options}
+    )
+
+
+def failing(key, merged, stored):
+    stored += merged
+    if float(merged.flatten()[0]) == 13.0:
+        raise ZeroDivisionError("as it should")
+
+
+def script(store, folder, call=lambda what: what()):
+    """Every verb, with numbers that add up exactly; what came of each."""
+    found = []
+
+    def note(*tensors):
+        found.append([tensor.tolist() for tensor in tensors])
+
+    def fails(what):
+        """It is raised once, by the call or by one that waits."""
+        for one in (what, store.barrier):
+            try:
+                call(one)
+            except (ZeroDivisionError, StoreError) as error:
+                found.append("failed" if "as it should" in str(error) else repr(error))
+        call(store.barrier)
+
+    table, out, number = torch.arange(20.0).view(5, 4), torch.empty(5, 4), torch.empty(())
+    some = torch.sparse_coo_tensor([[3, 0, 3]], torch.ones(3, 4), (5, 4), check_invariants=True)
+    call(lambda: store.init(["t", "n"], [table, torch.tensor(1.5)]))
+    call(lambda: store.set_optimizer("momentum", learning_rate=1.0, momentum=0.5))
+    for step in range(3):
+        call(lambda step=step: store.push(["t", "n"], [torch.full((5, 4), float(step)), torch.tensor(1.0)]))
+    call(lambda: store.pushpull("t", torch.ones(5, 4), out))
+    note(out)
+    call(lambda: store.push("t", some))
+    call(lambda: store.pushpull(["n", "t"], [torch.tensor(2.0), some], [number, out]))
+    note(number, out)
+    rows = torch.empty(2, 4)
+    call(lambda: store.row_sparse_pull("t", rows, torch.tensor([4, 0])))
+    note(rows)
+    call(lambda: store.save_optimizer_states(folder / "states", dump_optimizer=True))
+    call(lambda: store.push("t", torch.ones(5, 4)))
+    call(lambda: store.load_optimizer_states(folder / "states"))
+    call(lambda: store.push("t", torch.ones(5, 4)))
+    fresh = torch.empty(2)
+    call(lambda: store.broadcast("late", torch.tensor([1.0, 2.0]), fresh))
+    note(fresh)
+    call(lambda: store.set_gradient_compression({"type": "2bit", "threshold": 0.5}))
+    for _ in range(3):
+        call(lambda: store.push("t", torch.full((5, 4), 0.25)))
+    call(lambda: store.set_gradient_compression(None))
+    call(lambda: store.set_updater(failing))
+    call(lambda: store.push(["t", "n"], [torch.ones(5, 4), torch.tensor(1.0)]))
+    fails(lambda: store.push("n", torch.tensor(13.0)))
+    call(lambda: store.push("n", torch.tensor(1.0)))
+    fails(lambda: store.pushpull("n", torch.tensor(13.0), number))
+    call(lambda: store.pull(["t", "n"], [out, number]))
+    note(out, number)
+    assert store.lost_pushes == 0
+    call(store.close)
+    return found
+
+
+def played(folder, dies=None, away=0, eager=False, every=1e9, call=lambda what: what()):
+    """The script in a Ray whose actors die so; what came of it, and the messages."""
+    folder.mkdir()
+    with Ray(dies, away, eager) as ray:
+        return script(opened(folder, every=every), folder, call), ray.messages
+
+
+@pytest.mark.parametrize("every", [0.0, 1e9])
+@pytest.mark.parametrize(("how", "away", "eager"), [(how, 0, False) for how in HOWS] + [(TAKEN, 2, True)])
+def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every, tmp_path):
+    expected, messages = played(tmp_path / "alive", eager=eager)
+    assert {name for name, _ in messages} == {"Server", "Coordinator"}
+    assert {method for _, method in messages} >= {
+        *("join", "leave", "arrive", "push", "pull", "pull_rows", "greet", "known", "make", "set_rule"),
+        *("states", "set_states"),
+    }
+    assert len(messages) > 50
+    for number, (_, method) in enumerate(messages):
+        found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
+        assert found == expected, f"killed {how} message {number}, {method}"
+
+
+def shared(folder, dies=None, every=1e9):
+    """Two workers push by turns; what one finds at the end, and the messages."""
+    folder.mkdir()
+    with Ray(dies) as ray:
+        stores = [opened(folder, workers=2, rank=rank, every=every) for rank in range(2)]
+        for store in stores:
+            store.init(["t", "n"], [torch.zeros(5, 4), torch.tensor(0.0)])
+            store.set_optimizer("test")
+        out, number = torch.empty(5, 4), torch.empty(())
+        for step in range(3):
+            for rank, store in enumerate(stores):
+                store.push(["t", "n"], [torch.full((5, 4), 1.0 + step), torch.tensor(10.0**rank)])
+        first, second = stores
+        first.close()
+        second.pull(["t", "n"], [out, number])
+        second.close()
+        return [out.tolist(), number.item()], ray.messages
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("every", [0.0, 1e9])
+def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_path):
+    expected, messages = shared(tmp_path / "alive", None, every)
+    assert expected == [[[12.0] * 4] * 5, 33.0]
+    assert ("Server", "flush") in messages
+    for number, (_, method) in enumerate(messages):
+        found, _ = shared(tmp_path / str(number), {number: how}, every)
+        assert found == expected, f"killed {how} message {number}, {method}"
+
+
+@given(
+    st.dictionaries(st.integers(1, 120), st.sampled_from(HOWS), max_size=6),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([0.0, 1e9]),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_however_often_and_whenever_servers_die(tmp_path_factory, dies, away, eager, every):
+    folder = tmp_path_factory.mktemp("store")
+    expected, _ = played(folder / "alive")
+    found, _ = played(folder / "dies", dies, away, eager, every)
+    assert found == expected
+
+
+def test_what_was_lost_with_a_server_is_counted_once(tmp_path, monkeypatch):
+    """A log without room, and a server that dies twice before its next snapshot."""
+    with Ray() as ray, opened(tmp_path, servers=1, log_bytes=0) as store:
+        store.init("n", torch.tensor(0.0))
+        store.set_optimizer("test")
+        (actor,) = (actor for name, actor in ray.actors.items() if "server" in name)
+        for _ in range(2):
+            for _ in range(3):
+                store.push("n", torch.tensor(1.0))
+            store.barrier()
+            ray.kill(actor, no_restart=False)
+        store.push("n", torch.tensor(1.0))
+        store.pull("n", out := torch.empty(()))
+        assert store.lost_pushes > 0
+        assert out.item() == 7 - store.lost_pushes
+
+
+def test_a_server_that_is_gone_for_good_is_an_error(tmp_path):
+    with Ray() as ray:
+        store = opened(tmp_path)
+        store.init("n", torch.tensor(0.0))
+        for name, actor in ray.actors.items():
+            if "server" in name:
+                ray.kill(actor, no_restart=True)
+        with pytest.raises(StoreError, match="but it is gone"):
+            store.pull("n", torch.empty(()))
+        store.close()
+
+
+def test_a_server_without_its_snapshot_is_an_error(tmp_path):
+    with Ray() as ray:
+        store = opened(tmp_path, servers=1)
+        store.init("n", torch.tensor(0.0))
+        store.push("n", torch.tensor(1.0))
+        store.barrier()
+        (file,) = tmp_path.glob("*/*.safetensors")
+        file.unlink()
+        (actor,) = (actor for name, actor in ray.actors.items() if "server" in name)
+        actor._arguments = (actor._arguments[0], str(tmp_path / "elsewhere"), 1e9)
+        ray.kill(actor, no_restart=False)
+        with pytest.raises(StoreError, match="lost its snapshot"):
+            store.pull("n", torch.empty(()))
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------
+
+
+class Interrupting(Ray):
+    """A Ray in which Ctrl-C comes while the n-th answer is waited for."""
+
+    def __init__(self, nth):
+        super().__init__()
+        self.left = nth
+
+    def get(self, message, timeout=None):
+        self.left -= 1
+        if self.left == -1:
+            signal.raise_signal(signal.SIGINT)
+            raise self.exceptions.GetTimeoutError
+        return super().get(message, timeout)
+
+
+@pytest.fixture
+def ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_whichever_answer_it_waits_for_nothing_is_dropped_and_nothing_comes_twice(tmp_path, ctrl_c):
+    """Pushes with Ctrl-C in every wait; each is made, whether or not it came out of the push itself."""
+    for nth in range(10**6):
+        folder = tmp_path / str(nth)
+        folder.mkdir()
+        with Interrupting(-1) as ray, opened(folder) as store:
+            store.init(["t", "n"], [torch.zeros(5, 4), torch.tensor(0.0)])
+            store.set_optimizer("test")
+            ray.left, interrupted = nth, 0
+            out, number = torch.empty(5, 4), torch.empty(())
+            for step in range(3):
+                for verb in (
+                    lambda step=step: store.push(["t", "n"], [torch.full((5, 4), 2.0**step), torch.tensor(1.0)]),
+                    lambda: store.pushpull("n", torch.tensor(10.0), torch.empty(())),
+                    store.barrier,
+                ):
+                    try:
+                        verb()
+                    except KeyboardInterrupt:
+                        interrupted += 1
+            while True:  # a pull that it comes out of is made again
+                try:
+                    store.pull(["t", "n"], [out, number])
+                except KeyboardInterrupt:
+                    interrupted += 1
+                else:
+                    break
+            ray.left = -1
+            assert (out.unique().tolist(), number.item()) == ([7.0], 33.0), f"in wait {nth}"
+            if not interrupted:
+                break
+    assert nth > 10
+
+
+def test_a_push_is_made_on_all_servers_or_on_none(tmp_path):
+    """An earlier push's exception comes out where the next one is sent; that one is made all the same, everywhere."""
+    with Ray() as ray, opened(tmp_path) as store:
+        store.init("t", torch.zeros(5, 4))
+        store.set_updater(failing)
+        store.push("t", torch.full((5, 4), 13.0))
+        for actor in ray.actors.values():  # the answers are there when the next push is sent
+            while actor._queue:
+                actor._take()
+        with pytest.raises(ZeroDivisionError):
+            store.push("t", torch.ones(5, 4))
+        with pytest.raises(ZeroDivisionError):  # of the other server
+            store.barrier()
+        store.pull("t", out := torch.empty(5, 4))
+        assert out.unique().tolist() == [1.0]
+
+
+# ---- what no peer says ------------------------------------------------------------------------------------------
+
+
+def bytes_of(count):
+    return np.zeros(count, np.uint8)
+
+
+WRONG_RUNS = {
+    "none": None,
+    "empty": bytes_of(0),
+    "short": bytes_of(63),
+    "long": bytes_of(65),
+    "numbers": np.zeros(16, np.float32),
+    "rows": np.zeros((2, 32), np.uint8),
+    "text": "a run",
+}
+
+
+@pytest.mark.parametrize("verb", ["pull", "pushpull", "pull_rows"])
+@pytest.mark.parametrize("what", WRONG_RUNS)
+def test_a_server_s_run_of_another_kind_or_size_is_an_error_that_names_it(what, verb, tmp_path, monkeypatch):
+    with Ray(), opened(tmp_path, servers=1) as store:
+        store.init("w", torch.arange(4.0))
+        give, give_rows = Shard.give, Shard.give_rows
+        monkeypatch.setattr(Shard, "give", lambda shard, keys: WRONG_RUNS[what] if keys else give(shard, keys))
+        monkeypatch.setattr(Shard, "give_rows", lambda *_: WRONG_RUNS[what])
+        out = torch.full((4,), 7.0)
+        calls = {
+            "pull": lambda: store.pull("w", out),
+            "pushpull": lambda: store.pushpull("w", torch.ones(4), out),
+            "pull_rows": lambda: store.row_sparse_pull("w", out, torch.arange(4)),
+        }
+        with pytest.raises(StoreError, match="server 0 of 1"):
+            calls[verb]()
+        assert out.tolist() == [7.0] * 4
+        monkeypatch.setattr(Shard, "give", give)
+        monkeypatch.setattr(Shard, "give_rows", give_rows)
+        calls[verb]()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, (), Answer(durable=9), Answer(durable=-1), Answer(durable="1"), Answer(failure="text"), Greeting],
+    ids=repr,
+)
+def test_an_answer_that_is_none_is_an_error_that_names_the_server(answer, tmp_path, monkeypatch):
+    with Ray():
+        store = opened(tmp_path, servers=1)
+        store.init("w", torch.arange(4.0))
+        monkeypatch.setattr(Server, "push", lambda *_: answer)
+        store.push("w", torch.ones(4))
+        with pytest.raises(StoreError, match="server 0 of 1"):
+            store.pull("w", torch.empty(4))
+
+
+@pytest.mark.parametrize("applied", [-1, 2, 10**9])
+def test_a_server_that_has_more_than_was_sent_is_an_error(applied, tmp_path, monkeypatch):
+    with Ray() as ray:
+        store = opened(tmp_path, servers=1)
+        store.init("w", torch.arange(4.0))
+        monkeypatch.setattr(Server, "greet", lambda *_: Greeting(applied, 0, 1, False, 0, "here"))
+        ray.dies[len(ray.messages)] = TAKEN
+        store.push("w", torch.ones(4))
+        with pytest.raises(StoreError, match="at most 1 pushes"):
+            store.pull("w", torch.empty(4))
+
+
+def test_a_server_that_never_catches_up_is_an_error_within_the_timeout(tmp_path, monkeypatch):
+    with Ray():
+        store = opened(tmp_path, servers=1, timeout=0.5)
+        store.init("w", torch.arange(4.0))
+        monkeypatch.setattr(Server, "push", lambda *_: Answer(behind=True))
+        with pytest.raises(StoreError, match="catch up in time"):
+            store.pushpull("w", torch.ones(4), torch.empty(4))
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"w": ({"momentum": torch.ones(3)}, 1)},
+        {"w": ({"momentum": torch.ones(4, dtype=torch.int64)}, 1)},
+        {"w": ({"other": torch.ones(4)}, 1)},
+        {"w": ({}, 1)},
+        {"w": ({"momentum": torch.ones(4)}, 1.5)},
+    ],
+)
+def test_states_of_other_shapes_are_an_error_that_names_the_server(states, tmp_path, monkeypatch):
+    with Ray(), opened(tmp_path, servers=1) as store:
+        store.init("w", torch.arange(4.0))
+        store.set_optimizer("momentum")
+        monkeypatch.setattr(Shard, "states", lambda _: ("momentum", optimizer("momentum").parameters(), states))
+        with pytest.raises(StoreError, match="server 0 of 1"):
+            store.save_optimizer_states(tmp_path / "states")
+
+
+def pushed(server, items, run, number=1):
+    answer = server.push("worker", number, items, run, (), False, False)
+    assert isinstance(answer, Answer)
+    return answer.failure
+
+
+def rows_run(ids, columns=4):
+    return as_run([torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), columns)]).numpy()
+
+
+WRONG_PUSHES = {
+    "no bytes": ([("t", None)], bytes_of(0)),
+    "too few": ([("t", None)], bytes_of(64)),
+    "too many": ([("t", None)], bytes_of(192)),
+    "other key": ([("nobody", None)], bytes_of(128)),
+    "numbers": ([("t", None)], np.zeros(128, np.int8)),
+    "rows below 0": ([("t", -1)], bytes_of(0)),
+    "more rows than there are": ([("t", 6)], rows_run([0, 1, 2, 3, 4, 5])),
+    "a row that is not there": ([("t", 2)], rows_run([1, 5])),
+    "a row before the first": ([("t", 2)], rows_run([-1, 3])),
+    "a row twice": ([("t", 2)], rows_run([3, 3])),
+    "rows descending": ([("t", 2)], rows_run([3, 1])),
+    "rows of a number": ([("n", 1)], rows_run([0], 1)),
+    "half a row": ([("t", 0.5)], rows_run([0])),
+    "no compression": ([("t", {"type": "none"})], bytes_of(64)),
+    "compressed integers": ([("i", {"type": "2bit"})], bytes_of(64)),
+    "a code too short": ([("t", {"type": "2bit", "threshold": 0.5})], bytes_of(0)),
+}
+
+
+@pytest.fixture
+def server(tmp_path):
+    made = Server(0, str(tmp_path / "snapshots"), 1e9)
+    made.make(
+        [("t", (5, 4), "float32"), ("n", (), "float32"), ("i", (3,), "int64")],
+        as_run([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
+    )
+    return made
+
+
+@pytest.mark.parametrize("what", WRONG_PUSHES)
+def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
+    items, run = WRONG_PUSHES[what]
+    before = server.pull("worker", 0, ["t", "n", "i"]).run.copy()
+    assert isinstance(pushed(server, items, run), (StoreError, RefusedError))
+    assert (server.pull("worker", 1, ["t", "n", "i"]).run == before).all()
+    assert pushed(server, [("n", None)], as_run([torch.tensor(2.0)]).numpy(), 2) is None
+    assert pushed(server, [("t", 2)], rows_run([0, 4]), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("items", "run"),
+    [
+        ([("x", (4,), "float32")], bytes_of(0)),
+        ([("x", (4,), "float32")], bytes_of(128)),
+        ([("x", (-4,), "float32")], bytes_of(0)),
+        ([("x", (1 << 62, 1 << 62), "float32")], bytes_of(64)),
+        ([("x", (1.5,), "float32")], bytes_of(64)),
+        ([("x", (4,), "load")], bytes_of(64)),
+        ([("x", (4,), 3)], bytes_of(64)),
+    ],
+)
+def test_keys_that_do_not_fit_their_bytes_are_not_made(items, run, server):
+    with pytest.raises(StoreError):
+        server.make(items, run)
+    assert not server.known(["x"])
+
+
+@pytest.mark.parametrize(
+    ("key", "ids"),
+    [
+        ("t", np.array([5])),
+        ("t", np.array([-1])),
+        ("t", np.array([0], np.int32)),
+        ("t", np.array([[0]])),
+        ("t", bytes_of(8)),
+        ("t", [0]),
+        ("n", np.array([0])),
+        ("nobody", np.array([0])),
+    ],
+)
+def test_rows_that_are_not_there_are_not_given(key, ids, server):
+    with pytest.raises(StoreError):
+        server.pull_rows("worker", 0, [key], [ids])
+
+
+def test_states_that_do_not_fit_are_not_taken(server):
+    server.set_rule("worker", 0, {"name": "momentum", "parameters": optimizer("momentum").parameters()}, 1)
+    for found in (
+        {"t": ({"momentum": torch.zeros(4)}, 1)},
+        {"nobody": ({"momentum": torch.zeros(4)}, 1)},
+        {"n": ({"momentum": torch.tensor(1)}, 1)},
+        {"n": ({"momentum": torch.tensor(1.0)}, -1)},
+    ):
+        with pytest.raises(StoreError):
+            server.set_states("worker", 0, {}, found)
+    with pytest.raises(RefusedError):
+        server.set_states("worker", 0, {"rule": 1.0}, {})
+
+
+def test_a_layout_makes_no_pointer_into_a_run_of_another_size():
+    layout, out = Layout([((4,), torch.float32)]), torch.zeros(4)
+    for run in (torch.empty(0, dtype=torch.uint8), torch.empty(63, dtype=torch.uint8), torch.empty(16)):
+        for what in (lambda run=run: layout.read(run, [[out]]), lambda run=run: layout.views(run)):
+            with pytest.raises(StoreError, match="run of 64 bytes"):
+                what()
+
+
+def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
+    """The push is sent again, and so is the question."""
+    with Ray({2: TAKEN}) as ray:
+        actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
+        one = Link(actor, 0, 1, "worker", 1 << 20)
+        value = as_run([torch.arange(4.0)])
+        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()), 1e9)
+        for _ in range(2):
+            number = one.push([("w", None)], value.numpy(), ["w"], 1e9)
+            run = received(one.pulled(number, ["w"], 1e9), 64)
+            assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]
