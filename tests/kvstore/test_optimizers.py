@@ -300,6 +300,17 @@ def test_a_number_that_a_rule_does_not_have_is_refused():
         optimizer("sgd").set_parameters({"rule": 1.0})
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "wd", "clip_gradient", "rescale_grad"])
+@pytest.mark.parametrize("value", [2**63 - 1, 2**63, 2**70, -(2**70)])
+def test_integers_beyond_64_bits_are_numbers_too(name, value):
+    rule, weight, gradient = optimizer("sgd", momentum=0.5, **{name: value}), torch.zeros(2), torch.ones(2)
+    same, other = optimizer("sgd", momentum=0.5, **{name: float(value)}), torch.zeros(2)
+    for _ in range(2):
+        rule("w", weight, gradient.clone())
+        same("w", other, gradient.clone())
+    assert torch.equal(weight, other)
+
+
 def test_the_file_is_safetensors_and_json(tmp_path):
     from safetensors import safe_open
 

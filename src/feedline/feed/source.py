@@ -377,7 +377,7 @@ class MinibatchSource:
                 raise ValueError("a corpus without chunk_info cannot be searched by samples: that would read it")
             samples = states.integer("samples", samples)
             if not 0 <= samples <= states.LARGEST:
-                raise IndexError(f"expected 0 <= samples < 2**63, got {samples}")
+                raise IndexError(f"expected 0 <= samples <= 2**62, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
             position = states.given_position(position)

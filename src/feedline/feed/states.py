@@ -23,8 +23,9 @@ from feedline.feed.protocol import Deserializer
 from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
 
 STATE_VERSION = 1
-#: What native code and other people's JSON count with.
-LARGEST = 2**63 - 1
+#: Counts of a state are at most this, so that a feed can go on from it: native code, and other people's JSON, count in
+#: 64 bits.
+LARGEST = 2**62
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
@@ -164,7 +165,7 @@ def counted(position: Position, label_samples: Any) -> Position:
         TypeError, ValueError: that is no count.
     """
     total = position.label_samples + integer("a count of label samples", label_samples)
-    if not position.label_samples <= total <= LARGEST:
+    if not position.label_samples <= total < 2**63:
         raise ValueError(f"expected a count of label samples of at least 0, up to 2**63 - 1 in all, got {total}")
     return position._replace(label_samples=total)
 
@@ -278,7 +279,7 @@ def counter(state: Mapping[str, Any], key: str) -> int:
     """
     value = state[key]
     if type(value) is not int or not 0 <= value <= LARGEST:
-        raise TypeError(f"expected `{key}` to be an int from 0 to 2**63 - 1, got {shown(value, 40)}")
+        raise TypeError(f"expected `{key}` to be an int from 0 to 2**62, got {shown(value, 40)}")
     return value
 
 

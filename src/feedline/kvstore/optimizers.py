@@ -85,7 +85,8 @@ class Optimizer(ABC):
         flag = name == "lazy_update" and isinstance(value, bool)
         if not (number or flag or (name == "clip_gradient" and value is None)):
             raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
-        return value
+        # torch multiplies by integers of 64 bits, and by any float.
+        return float(value) if number and abs(value) >= 2**63 else value
 
     def lasting_parameters(self) -> dict[str, Any]:
         """Those of `parameters` that mean the same with any number of workers: all but `of_the_run`."""
