@@ -397,7 +397,7 @@ def test_it_listens_on_loopback_alone(ours):
     from feedline.kvstore.parameter_server.ray_supervisor import descendants
 
     sockets = set()
-    for pid in [ours._keeper.pid, *descendants(ours._keeper.pid)]:
+    for pid in [ours._supervisor.pid, *descendants(ours._supervisor.pid)]:
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.formats import ctf
-from tests.feed.formats.conftest import ROOT, shared_file
+from tests.feed.conftest import ROOT, shared_file
 
 CASES = json.loads((ROOT / "tests" / "fixtures" / "ctf_cases.json").read_text())
 XY = {"x": fl.Stream(2), "y": fl.Stream(3, sparse=True)}

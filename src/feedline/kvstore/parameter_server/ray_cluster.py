@@ -83,13 +83,13 @@ class AsyncCluster:
         token.write_text(_token)
         self._settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **_LOOPBACK}
         path = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)
-        with open(self._folder / "keeper.log", "wb") as log:
-            self._keeper = subprocess.Popen(
-                # Without -P the folder of keeper.py would be the first to look for modules in.
+        with open(self._folder / "supervisor.log", "wb") as log:
+            self._supervisor = subprocess.Popen(
+                # Without -P the folder of ray_supervisor.py would be the first to look for modules in.
                 [
                     sys.executable,
                     "-P",
-                    str(Path(__file__).with_name("keeper.py")),
+                    str(Path(__file__).with_name("ray_supervisor.py")),
                     json.dumps({"folder": str(self._folder), "memory": memory}),
                 ],
                 stdin=subprocess.PIPE,
@@ -116,16 +116,16 @@ class AsyncCluster:
 
     def close(self) -> None:
         """End every process of this Ray, and delete its folder; again is as once."""
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self._keeper.stdin.close()
+            self._supervisor.stdin.close()
         try:
-            self._keeper.wait(30)
+            self._supervisor.wait(30)
         except subprocess.TimeoutExpired:
-            self._keeper.kill()  # Ray's processes end when it is gone
-            self._keeper.wait()
-        self._keeper.stdout.close()
+            self._supervisor.kill()  # Ray's processes end when it is gone
+            self._supervisor.wait()
+        self._supervisor.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> AsyncCluster:
@@ -137,13 +137,13 @@ class AsyncCluster:
         self.close()
 
     def _answer(self, timeout: float) -> str:
-        assert self._keeper.stdout is not None
+        assert self._supervisor.stdout is not None
         said: dict[str, str] = {"error": f"nothing within {timeout:g} s"}
-        if select.select([self._keeper.stdout], [], [], timeout)[0]:
-            line = self._keeper.stdout.readline()
+        if select.select([self._supervisor.stdout], [], [], timeout)[0]:
+            line = self._supervisor.stdout.readline()
             said = json.loads(line) if line else {"error": "the end of its process"}
         if "error" in said:
-            lines = (self._folder / "keeper.log").read_text(errors="replace").splitlines()
+            lines = (self._folder / "supervisor.log").read_text(errors="replace").splitlines()
             raise StoreError("\n".join([f"expected Ray to start, got {said['error']}", *lines[-10:]]))
         return said["address"]
 

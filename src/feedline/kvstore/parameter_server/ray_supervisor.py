@@ -1,4 +1,4 @@
-"""Keeps a Ray of our own for as long as its parent lives: ``python -P keeper.py`` with one JSON argument.
+"""Keeps a Ray of our own for as long as its parent lives: ``python -P ray_supervisor.py`` with one JSON argument.
 
 Argument: ``folder`` (0700, ours, deleted at the end), ``memory`` (bytes of Ray's object store). One line of JSON comes
 back on stdout: ``address``, or ``error``. When stdin closes, or the parent is gone, Ray is shut down, every process
