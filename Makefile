@@ -84,5 +84,5 @@ wheel: setup
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS)
 
 clean:
-	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native*.so
+	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so
 	find . -name __pycache__ -not -path './$(VENV)/*' -exec rm -rf {} +

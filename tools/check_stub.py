@@ -1,6 +1,7 @@
-"""Compares `_native.pyi` with the compiled module: every name of one is in the other; signatures agree in length.
+"""Compares the stub of `feedline._native` with the compiled module.
 
-Exits 1 and lists the differences. nanobind's own stub generator prints no meaning, so the stub is written by hand.
+Every name of one is in the other; signatures agree in length. Exits 1 and lists the differences. nanobind's own stub
+generator prints no meaning, so the stub is written by hand.
 """
 
 import ast
@@ -11,9 +12,9 @@ from pathlib import Path
 import feedline
 from feedline import _native
 
-stub = Path(feedline.__file__).parent / "_native.pyi"
+stub = Path(feedline.__file__).parent / "_native" / "__init__.pyi"
 if not stub.exists():
-    stub = Path(__file__).parent.parent / "src" / "feedline" / "_native.pyi"
+    stub = Path(__file__).parent.parent / "src" / "feedline" / "_native" / "__init__.pyi"
 tree = ast.parse(stub.read_text())
 
 

@@ -1,4 +1,4 @@
-// _native: one function per kernel file registers that kernel. Bindings check arguments, release the
+// feedline._native._kernels: one function per kernel file registers that kernel. Bindings check arguments, release the
 // GIL and call; no algorithm lives here.
 #include <nanobind/nanobind.h>
 
@@ -15,7 +15,7 @@ void bind_tensors(nb::module_& m);
 void bind_quantize(nb::module_& m);
 void bind_shared_memory(nb::module_& m);
 
-NB_MODULE(_native, m) {
+NB_MODULE(_kernels, m) {
     // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
     nb::set_leak_warnings(false);
     m.doc() = "feedline's native kernels; see native/include/feedline for their contracts";

@@ -7,6 +7,7 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from feedline._version import __version__ as __version__
 from feedline.data import (
     Chunk,
     Minibatch,
@@ -51,8 +52,6 @@ if _TYPE_CHECKING:
     from feedline.graph.plot import plot_network
     from feedline.graph.summary import summary
     from feedline.runs import report
-
-__version__ = "0.1.0"
 
 register_exporter("torch", "feedline.interop.torch:export")
 register_exporter("jax", "feedline.interop.jax:export")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from feedline import __version__
+from feedline._version import __version__
 from feedline.cli.bench import bench
 from feedline.cli.console import guarded
 from feedline.cli.convert import convert

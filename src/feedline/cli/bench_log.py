@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from feedline import __version__
+from feedline._version import __version__
 from feedline.data import Minibatch
 from feedline.feed.source import MinibatchSource
 from feedline.runs.feeding import Feeding

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from feedline import __version__
+from feedline._version import __version__
 from feedline.runs import page
 from feedline.runs.charts import Chart, feed_charts, learning_charts, seconds_by_part, time_charts
 from feedline.runs.drawing import figure

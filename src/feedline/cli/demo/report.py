@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline import __version__
+from feedline._version import __version__
 from feedline.cli.console import show_bytes
 from feedline.cli.demo.run import Outcome
 

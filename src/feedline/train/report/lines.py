@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from feedline import __version__
+from feedline._version import __version__
 from feedline.runs.log import read_log
 from feedline.train.ranks import rank
 from feedline.train.report.base import Silent
