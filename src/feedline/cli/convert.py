@@ -11,7 +11,7 @@ import typer
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, parse_columns, parse_count
 from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
-from feedline.feed.convert import Summary
+from feedline.feed.convert import ConversionSummary
 from feedline.feed.convert import convert as convert_corpus
 from feedline.feed.formats.detect import guess_format
 from feedline.feed.protocol import CHUNK_MEMORY
@@ -73,7 +73,7 @@ def convert(
     _report(source, done, guessed, json)
 
 
-def _report(source: Path, done: Summary, guessed: bool, json: bool) -> None:
+def _report(source: Path, done: ConversionSummary, guessed: bool, json: bool) -> None:
     if json:
         print_json(
             {

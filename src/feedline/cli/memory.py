@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Memory(NamedTuple):
+class ResidentMemory(NamedTuple):
     """Resident bytes of a process.
 
     Attributes:
@@ -19,7 +19,7 @@ class Memory(NamedTuple):
     file_backed: int
 
 
-def memory() -> Memory:
+def memory() -> ResidentMemory:
     """Of this process, now.
 
     Raises:
@@ -27,4 +27,4 @@ def memory() -> Memory:
     """
     status = Path("/proc/self/status").read_text()
     found = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}
-    return Memory(found["RssAnon"] + found["RssShmem"], found["RssFile"])
+    return ResidentMemory(found["RssAnon"] + found["RssShmem"], found["RssFile"])

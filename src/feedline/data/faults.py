@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from feedline.data.maps import Maps, Place
+from feedline.data.maps import MappedByte, Maps
 from feedline.errors import DataError
 
 _RESTORE = "restore the file or write it again, then go on from the last state"
 
 
-def locate(address: int) -> Place | None:
+def locate(address: int) -> MappedByte | None:
     """The byte of a file that is mapped at ``address``; None where none is, or nobody can tell."""
     return Maps().locate(address)
 

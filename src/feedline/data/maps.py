@@ -14,7 +14,7 @@ _ESCAPED = (("\\012", "\n"), ("\\134", "\\"))  # in the kernel's table
 _DELETED = " (deleted)"
 
 
-class Place(NamedTuple):
+class MappedByte(NamedTuple):
     """A byte of a mapped file."""
 
     path: str
@@ -39,7 +39,7 @@ class MappedRange(NamedTuple):
     identity: tuple[int, int]
 
 
-class _Entry(NamedTuple):
+class _MapsLine(NamedTuple):
     first: int
     last: int
     shared: bool
@@ -55,7 +55,7 @@ class Maps:
     """
 
     def __init__(self, shared: bool = False) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[_MapsLine] = []
         with (
             contextlib.suppress(OSError),  # nobody can tell, then
             open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
@@ -68,14 +68,14 @@ class Maps:
                 if len(fields) == 6 and fields[5].startswith("/"):
                     first, last = (int(bound, 16) for bound in fields[0].split("-"))
                     self._entries.append(
-                        _Entry(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescaped(fields[5]))
+                        _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescaped(fields[5]))
                     )
 
-    def locate(self, address: int) -> Place | None:
+    def locate(self, address: int) -> MappedByte | None:
         """The byte of a file that is mapped at ``address``; None where none is, or nobody can tell."""
         for entry in self._entries:
             if entry.first <= address < entry.last:
-                return Place(entry.path, entry.offset + address - entry.first)
+                return MappedByte(entry.path, entry.offset + address - entry.first)
         return None
 
     def range_at(self, address: int, count: int) -> MappedRange | None:

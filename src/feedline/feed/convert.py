@@ -31,7 +31,7 @@ from feedline.feed.shuffling import Settings, shuffled
 _PIECE_BYTES = 4 << 20
 
 
-class Summary(NamedTuple):
+class ConversionSummary(NamedTuple):
     """What a conversion wrote.
 
     Attributes:
@@ -70,7 +70,7 @@ def convert(
     compression: str | None = None,
     shuffle: int | None = None,
     memory: int = 1 << 30,
-) -> Summary:
+) -> ConversionSummary:
     """Write all sequences of a corpus to a new store.
 
     Args:
@@ -80,7 +80,7 @@ def convert(
         progress: called as ``progress(done, total)`` in stored bytes of the source, after each chunk.
         overwrite: replace a store of that name.
         on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
-            corpus, with other ordinals, and `Summary.skipped` counts them.
+            corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
         chunk_bytes: rows of one chunk of the store; None: 32 MiB, 4 MiB if compressed.
         part_bytes: size at which the store's next file is begun.
         compression: of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see `StoreWriter`.
@@ -157,9 +157,11 @@ def convert(
     return _summary(destination, writer.manifest, skipped)
 
 
-def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> Summary:
+def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
-    return Summary(os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped)
+    return ConversionSummary(
+        os.fspath(destination), manifest.schema, manifest.sequences, manifest.samples, size, skipped
+    )
 
 
 def _convert_shuffled(
@@ -170,7 +172,7 @@ def _convert_shuffled(
     *,
     overwrite: bool,
     progress: Callable[[int, int], None] | None,
-) -> Summary:
+) -> ConversionSummary:
     if settings.seed >= 2**64:
         raise ValueError(f"expected a seed below 2**64 as shuffle, got {settings.seed}")
     content = ContentDigest()

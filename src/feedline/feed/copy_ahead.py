@@ -1,7 +1,7 @@
 """Large minibatches copied ahead of need, by a native thread that never wants the GIL.
 
 When a minibatch has been delivered, the ones that follow it under the same size and partition are known: planning
-is a pure function of the cursor, so there is nothing to undo. `Ahead` plans them, starts their copies and hands one
+is a pure function of the cursor, so there is nothing to undo. `CopyAhead` plans them, starts their copies and hands one
 out if it is exactly what is asked for next; anything else (another size, another partition, a jump) drops them.
 Nothing is read for them: a minibatch that needs a chunk not yet in memory, or holds an unreadable sequence, is left
 to its turn. Where the reader stages sequences one by one (whole shuffles of data that the page cache does not hold),
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Value
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.prefetch import Reader, errors_among
 
@@ -43,7 +43,7 @@ STAGED = 4096
 STAGED_BYTES = 8 << 10
 
 
-class _Waiting(NamedTuple):
+class _PlannedCopy(NamedTuple):
     """A minibatch planned ahead; ``copy`` is None where it is left to its turn."""
 
     cursor: Cursor
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     copy: _native.Copy | _native.Staged | None
 
 
-class Ahead:
+class CopyAhead:
     """The minibatches that wait, oldest first, each beginning where the one before ends.
 
     Args:
@@ -67,7 +67,7 @@ class Ahead:
 
     def __init__(self, packer: Packer, axis: Axis, chunks: ChunkSet, reader: Reader, budget: int) -> None:
         self._packer, self._axis, self._chunks, self._reader, self._budget = packer, axis, chunks, reader, budget
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_PlannedCopy] = deque()
         self._asked: tuple[int, int, int] | None = None
         self.threshold = AHEAD_BYTES
         self.used = 0
@@ -83,7 +83,9 @@ class Ahead:
             self.drop()
         return self._packer.plan(self._axis, cursor, size, index, count)
 
-    def gather(self, parts: tuple[Part, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[str, Value]:
+    def gather(
+        self, parts: tuple[SegmentSlice, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
+    ) -> dict[str, Value]:
         """The values of ``parts``, whose sequences are ``index`` of ``slots``: as they wait, or copied now."""
         waiting = self._waiting
         if waiting and waiting[0].plan.parts is parts:
@@ -95,7 +97,7 @@ class Ahead:
         return self._chunks.gather(slots, index)
 
     def staged(
-        self, parts: tuple[Part, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
+        self, parts: tuple[SegmentSlice, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
     ) -> _native.Staged | None:
         """The sequences of ``parts`` on their way into memory, as they wait, or begun now; None if none is needed."""
         waiting = self._waiting
@@ -141,7 +143,7 @@ class Ahead:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
                 if plan.ended:
                     return
-                waiting.append(_Waiting(cursor, asked, plan, self._start(plan.parts)))
+                waiting.append(_PlannedCopy(cursor, asked, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when it is asked for, and raised there: what comes before it is still good.
                 return
@@ -151,7 +153,7 @@ class Ahead:
         self._waiting.clear()
         self._asked = None
 
-    def _start(self, parts: tuple[Part, ...]) -> _native.Copy | _native.Staged | None:
+    def _start(self, parts: tuple[SegmentSlice, ...]) -> _native.Copy | _native.Staged | None:
         reader = self._reader
         if not parts or not reader.ready(parts):
             return None

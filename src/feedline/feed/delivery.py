@@ -20,12 +20,12 @@ from feedline.data.chunk import values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
-from feedline.feed.copy_ahead import Ahead
+from feedline.feed.copy_ahead import CopyAhead
 from feedline.feed.files.pieces import joined
 from feedline.feed.lengths import no_frame
-from feedline.feed.packing.axis import Axis, Part
+from feedline.feed.packing.axis import Axis, SegmentSlice
 from feedline.feed.packing.packer import Plan
-from feedline.feed.packing.runs import Content, Run, cut
+from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import Quarantine
@@ -61,7 +61,7 @@ class Delivery:
         corpus: Deserializer,
         axis: Axis,
         reader: Reader,
-        ahead: Ahead,
+        ahead: CopyAhead,
         transforms: Sequence[transforming.Map],
         schema: Schema,
         seed: int,
@@ -105,7 +105,7 @@ class Delivery:
         # Window after window: what a restored lane still holds of this one is read before the next takes its place.
         now.sort(key=lambda run: (run.segment.plan.sweep, run.segment.plan.number))
         if now:
-            self._keep(now, rank, self._gather(tuple(Part(*run.place) for run in now), rank))
+            self._keep(now, rank, self._gather(tuple(SegmentSlice(*run.place) for run in now), rank))
         # The others entered before a restart, or in the lane of another rank.
         if len(now) < len(unread):
             old = [run for run in unread if run not in entered and run.segment.plan is not window]
@@ -125,7 +125,7 @@ class Delivery:
 
     # ---- whole sequences --------------------------------------------------------------------------
 
-    def _gather(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+    def _gather(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
         """As `_copy`; a window that is no longer needed is let go before the next one is read."""
         holds = self._reader.holds
         for part in parts:
@@ -133,7 +133,7 @@ class Delivery:
                 return self._gather_by_window(parts, rank)
         return self._copy(parts, rank)
 
-    def _gather_by_window(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+    def _gather_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
         done = []
         for _, group in itertools.groupby(parts, lambda part: id(part.segment.plan)):
             same = tuple(group)
@@ -142,7 +142,7 @@ class Delivery:
             done.append(self._copy(same, rank))
         return _together(done)
 
-    def _copy(self, parts: tuple[Part, ...], rank: int) -> Gathered:
+    def _copy(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
         """The readable sequences of ``parts``, copied out of their chunks and transformed."""
         reader = self._reader
         slots, index = reader.take(parts)
@@ -233,10 +233,10 @@ class Delivery:
 
     # ---- runs in lanes ----------------------------------------------------------------------------
 
-    def _gather_again(self, runs: Sequence[Run], rank: int) -> Gathered:
+    def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """As `_gather`, for sequences whose window may be gone: reads their chunks alone, where these are known."""
         if self._reader.scattered or not self._corpus.sized:
-            return self._copy(tuple(Part(*run.place) for run in runs), rank)
+            return self._copy(tuple(SegmentSlice(*run.place) for run in runs), rank)
         ids = np.concatenate([run.segment.ordinals[run.a : run.b] for run in runs])
         chunk = self._corpus.select(ids)
         good = self._pass_over(chunk.errors, ids, rank)
@@ -248,7 +248,7 @@ class Delivery:
             values = self._transform(values, sweeps if good is None else sweeps[good], ids)
         return values, ids, good
 
-    def _keep(self, runs: Sequence[Run], rank: int, gathered: Gathered) -> None:
+    def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
         """Keep what was read for ``runs`` with them, if each sequence has one length, that which the lanes count."""
         values, ids, good = gathered
         lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
@@ -303,7 +303,7 @@ def _segment_lengths(segment: Segment) -> Ints:
     return np.ones(segment.n, np.int64) if segment.ends is None else np.diff(segment.ends)
 
 
-def _column(parts: tuple[Part, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
+def _column(parts: tuple[SegmentSlice, ...], column: Callable[[Segment], Any], dtype: Any) -> NDArray[Any]:
     """A column of the segments of all parts, one after the other."""
     if not parts:
         return np.empty(0, dtype)

@@ -6,7 +6,7 @@ threads (native/include/feedline/fetch.h) bring them into memory of our own firs
 
 - of a *window*, its blocks, and those of the next window within the budget: held until the window is done;
 - in the *order of the corpus*, blocks of it, as far ahead as the budget goes;
-- of a *whole* shuffle, the sequences of the minibatches to come, each by itself (`Ahead` asks for them).
+- of a *whole* shuffle, the sequences of the minibatches to come, each by itself (`CopyAhead` asks for them).
 
 Processes of one machine that share the data read blocks through the page cache after all, so that each comes from the
 disk once, and have it drop what they are done with.
@@ -33,7 +33,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.prefetch import LEAST_AHEAD, Part, Reader, Stats, Upcoming, together
+from feedline.feed.prefetch import LEAST_AHEAD, Reader, SegmentSlice, Stats, Upcoming, together
 from feedline.feed.protocol import Deserializer, MappedFile
 from feedline.feed.timeline import BlockOrder, Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -68,7 +68,7 @@ _BEHIND_BYTES = 8 << 20
 _log = logging.getLogger("feedline")
 
 
-class _Group:
+class _BlockGroup:
     """Blocks that are fetched together.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Unit:
 
     __slots__ = ("group", "run", "slot")
 
-    def __init__(self, group: _Group, run: int) -> None:
+    def __init__(self, group: _BlockGroup, run: int) -> None:
         self.group, self.run = group, run
         self.slot: int | None = None
 
@@ -203,7 +203,7 @@ class FetchingReader(Reader):
         """Whether `take` has nothing to wait for; only of use for windows."""
         return self.scattered or self.holds(segment.plan)
 
-    def ready(self, parts: Sequence[Part]) -> bool:
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """Whether `take` has nothing to wait for."""
         if self._in_place and (self._cold or self.forced):
             units = (
@@ -212,7 +212,7 @@ class FetchingReader(Reader):
             return all(unit is not None and unit.group.staged.done for unit in units)
         return all(self.prepared(segment) for segment, _, _ in parts)
 
-    def take(self, parts: Sequence[Part]) -> tuple[Slots, Ints]:
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """Hold what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
         take = self._take_in_order if self._in_place else self._take_of_window
         slots, index = take(parts[0]) if len(parts) == 1 else together([take(part) for part in parts])
@@ -391,7 +391,7 @@ class FetchingReader(Reader):
             return entries
         return self._chunk_of[entries]
 
-    def _from_files(self, part: Part) -> tuple[Slots, Ints]:
+    def _from_files(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         """Where the sequences of ``part`` are in the views of their chunks."""
         segment, a, b = part
         if segment.held is not self._in_file:
@@ -467,7 +467,7 @@ class FetchingReader(Reader):
         ids = np.array(units, np.int64)
         slots = self._slots_of(self._chunk_of[ids])
         staged = self._chunks.stage(self._disk(), slots, self._first[ids], self._table.sequences[ids], self._kept())
-        group = _Group(staged, nbytes, len(units))
+        group = _BlockGroup(staged, nbytes, len(units))
         for run, unit in enumerate(units):
             self._units[unit] = _Unit(group, run)
         self._ahead += nbytes
@@ -516,7 +516,7 @@ class FetchingReader(Reader):
 
     # ---- windows, and the whole -------------------------------------------------------------------
 
-    def _take_of_window(self, part: Part) -> tuple[Slots, Ints]:
+    def _take_of_window(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         segment, a, b = part
         if self._whole:
             if segment.held is self._in_file:  # once all chunks are known; the shortest way
@@ -577,7 +577,7 @@ class FetchingReader(Reader):
         units: Ints = np.searchsorted(self._table.starts, ordinals, side="right") - 1
         return units
 
-    def _take_in_order(self, part: Part) -> tuple[Slots, Ints]:
+    def _take_in_order(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         segment, a, b = part
         if not self._cold:
             if segment is self._covered:

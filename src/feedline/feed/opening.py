@@ -25,7 +25,7 @@ DEFAULT_WINDOW = Window(bytes=256 << 20)
 WHOLE_BYTES = 4 << 30
 
 
-class Opened(NamedTuple):
+class ReadyCorpus(NamedTuple):
     """A corpus made ready to be walked.
 
     Attributes:
@@ -49,7 +49,7 @@ def opened(
     shuffle: bool | str | Window,
     threads: int,
     read_ahead: int | None,
-) -> Opened:
+) -> ReadyCorpus:
     """Choose; the arguments are those of `MinibatchSource`, checked.
 
     Raises:
@@ -72,7 +72,7 @@ def opened(
         reader = BufferedReader(
             read_from, chunks, stats, len(timeline.table), timeline.table.bytes, threads, read_ahead
         )
-    return Opened(timeline, reader, lengths.indexed(corpus))
+    return ReadyCorpus(timeline, reader, lengths.indexed(corpus))
 
 
 def _timeline(corpus: Deserializer, table: ChunkTable, order: str, seed: int, shuffle: bool | str | Window) -> Timeline:
@@ -115,7 +115,7 @@ def _unsized(
     shuffle: bool | str | Window,
     threads: int,
     read_ahead: int | None,
-) -> Opened:
+) -> ReadyCorpus:
     if order not in ("feedline", "feedline-1"):
         raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
     if shuffle == "whole":
@@ -128,4 +128,4 @@ def _unsized(
     reader = BufferedReader(corpus, chunks, stats, corpus.num_chunks(), None, threads, read_ahead)
     window = shuffle if isinstance(shuffle, Window) else None
     timeline = UnsizedOrder(corpus.num_chunks(), seed, shuffle is not False, window, reader.counts)
-    return Opened(timeline, reader, lengths.read(reader))
+    return ReadyCorpus(timeline, reader, lengths.read(reader))

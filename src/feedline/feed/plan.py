@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.data import Position
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.packer import Packer, Plan
-from feedline.feed.packing.runs import Piece
+from feedline.feed.packing.runs import RunPiece
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +89,7 @@ def _content(plan: Plan) -> tuple[NDArray[np.int64], int]:
     return (np.concatenate(runs) if runs else np.empty(0, np.int64)), sum(part.samples for part in plan.parts)
 
 
-def _ordinals(piece: Piece) -> list[int]:
+def _ordinals(piece: RunPiece) -> list[int]:
     """Sequences that the piece holds samples of."""
     run = piece.run
     first = bisect_right(run.ends, piece.start) - 1

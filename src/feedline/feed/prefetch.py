@@ -115,7 +115,7 @@ class Upcoming:
         self._next, self.passed = None, self.passed + 1
 
 
-Part = tuple[Segment, int, int]
+SegmentSlice = tuple[Segment, int, int]
 """Sequences a..b-1 of a segment."""
 
 
@@ -141,11 +141,11 @@ class Reader(abc.ABC):
     def prepared(self, segment: Segment) -> bool:
         """Whether `prepare` has nothing to read for ``segment``; if so, it is prepared."""
 
-    def ready(self, parts: Sequence[Part]) -> bool:
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """Whether `take` has nothing to wait for."""
         return all(self.prepared(segment) for segment, _, _ in parts)
 
-    def take(self, parts: Sequence[Part]) -> tuple[NDArray[np.uint32], Ints]:
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
         """Take in what ``parts`` need; returns where each of their sequences is: a slot, and an index there."""
         for segment, _, _ in parts:
             self.prepare(segment)
@@ -285,7 +285,7 @@ class MappedReader(Reader):
         self._errors.clear()
 
 
-class _Entry:
+class _HeldChunk:
     """One chunk: being read, read ahead, or held at a slot."""
 
     __slots__ = ("bytes", "counted", "dropped", "job", "slot")
@@ -328,7 +328,7 @@ class BufferedReader(Reader):
         self._total, self._stored, self._threads = total, stored, threads
         self._whole_window = budget is None
         self._budget = LEAST_AHEAD if budget is None else budget
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _HeldChunk] = {}
         self._plans: dict[tuple[int, int], NDArray[np.uint32]] = {}  # slots of windows, by sweep and number
         self._errors: dict[int, Chunk] = {}
         self._ratio = 1.0  # decoded bytes per stored byte, as seen so far
@@ -492,7 +492,7 @@ class BufferedReader(Reader):
         self._chunks.keep(slots)
         self._errors = {slot: chunk for slot, chunk in self._errors.items() if slot in slots}
 
-    def _uncount(self, entry: _Entry) -> None:
+    def _uncount(self, entry: _HeldChunk) -> None:
         with self._lock:
             entry.dropped = True
             if entry.counted:
@@ -521,13 +521,13 @@ class BufferedReader(Reader):
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
             self._pool = Threads(self._threads)
-        entry = _Entry(self._estimate(chunk_id))
+        entry = _HeldChunk(self._estimate(chunk_id))
         self.ranges.shared = self.shared
         self.ranges.want(entry, chunk_id)
         entry.job = self._pool.submit(lambda: self._read(chunk_id, entry))
         self._entries[chunk_id] = entry
 
-    def _read(self, chunk_id: int, entry: _Entry) -> Chunk:
+    def _read(self, chunk_id: int, entry: _HeldChunk) -> Chunk:
         began = time.perf_counter()
         pieces = self.ranges.take(entry)
         chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)

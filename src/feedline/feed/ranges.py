@@ -36,7 +36,7 @@ _LOOK_AT = 64  # pages of an extent that are looked at
 _log = logging.getLogger("feedline")
 
 
-class _File:
+class _RangeFile:
     """A file that the fetcher knows; mapped to be asked about, never to be read."""
 
     __slots__ = ("map", "number", "users")
@@ -51,7 +51,7 @@ class _File:
         self.users = 0
 
 
-class _Job:
+class _RangeJob:
     """A chunk on its way: begun if it has a fetch."""
 
     __slots__ = ("chunk", "extents", "fetch", "files", "size")
@@ -60,7 +60,7 @@ class _Job:
         self.chunk, self.extents = chunk, extents
         self.size = sum(extent.size for extent in extents)
         self.fetch: _native.Fetch | None = None
-        self.files: list[_File] = []
+        self.files: list[_RangeFile] = []
 
 
 class RangeFetcher:
@@ -83,8 +83,8 @@ class RangeFetcher:
         self.wait_seconds, self.disk_bytes = 0.0, 0
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
-        self._files: OrderedDict[str, _File] = OrderedDict()
-        self._jobs: dict[Hashable, _Job] = {}
+        self._files: OrderedDict[str, _RangeFile] = OrderedDict()
+        self._jobs: dict[Hashable, _RangeJob] = {}
         self._queue: deque[Hashable] = deque()
         self._used = 0  # bytes of jobs that were begun and not taken
         self._failing: list[tuple[str, int, int, int]] = []
@@ -99,7 +99,7 @@ class RangeFetcher:
         if not extents:
             return
         with self._lock:
-            self._jobs[key] = _Job(chunk, extents)
+            self._jobs[key] = _RangeJob(chunk, extents)
             self._queue.append(key)
             self._begin()
 
@@ -119,7 +119,7 @@ class RangeFetcher:
             self._begin()
         return None if fetch is None else self._result(job, fetch)
 
-    def _result(self, job: _Job, fetch: _native.Fetch) -> list[Piece]:
+    def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()
         try:
             found = fetch.result()
@@ -163,7 +163,7 @@ class RangeFetcher:
                     self._used += job.size
             self._queue.popleft()
 
-    def _start(self, job: _Job) -> _native.Fetch | None:
+    def _start(self, job: _RangeJob) -> _native.Fetch | None:
         """Begin to fetch a chunk, unless the page cache holds it or its files cannot be opened."""
         try:
             ranges, lacking = [], self.forced
@@ -187,12 +187,12 @@ class RangeFetcher:
         self._let_go(job)
         return None
 
-    def _open(self, path: str) -> _File:
+    def _open(self, path: str) -> _RangeFile:
         if self._fetcher is None:
             self._fetcher = _native.Fetcher(self.backend, _DEPTH, self._room)
         file = self._files.get(path)
         if file is None:
-            file = self._files[path] = _File(
+            file = self._files[path] = _RangeFile(
                 self._fetcher, path, self.direct, not self.forced, self.shared and not self.forced
             )
             for name, begin, end, error in self._failing:
@@ -205,7 +205,7 @@ class RangeFetcher:
         self._files.move_to_end(path)
         return file
 
-    def _let_go(self, job: _Job) -> None:
+    def _let_go(self, job: _RangeJob) -> None:
         for file in job.files:
             file.users -= 1
         job.files = []

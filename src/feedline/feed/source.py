@@ -18,7 +18,7 @@ from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import lengths, states
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.copy_ahead import Ahead
+from feedline.feed.copy_ahead import CopyAhead
 from feedline.feed.delivery import Delivery
 from feedline.feed.device import mover
 from feedline.feed.formats.join import Join
@@ -168,7 +168,7 @@ class MinibatchSource:
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and corpus.sized
         copied = LEAST_AHEAD if read_ahead is None else read_ahead
-        self._ahead = Ahead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
+        self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, copied if looks else 0)
         if on_error == "raise" and max_errors is not None:
             raise ValueError('expected on_error="skip" with max_errors, got on_error="raise"')
         listed = None if on_error == "raise" else Quarantine(quarantine, max_errors)
@@ -186,7 +186,7 @@ class MinibatchSource:
         )
         self._identity = states.Identity(corpus, self._timeline, filling)
         # Where the source stands while there is no cursor; its label samples are always those of the source.
-        self._place = states.Place(Position(window=None if corpus.sized else 0), 0, [])
+        self._place = states.SavedPlace(Position(window=None if corpus.sized else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread that is in a call
@@ -317,7 +317,7 @@ class MinibatchSource:
         if start is not None:
             start = states.given_position(start)
             states.check_position(self._timeline, start)
-            cursor = self._cursor_at(states.Place(start, None, []))
+            cursor = self._cursor_at(states.SavedPlace(start, None, []))
         else:
             cursor = self._cursor or self._cursor_at(self._place)
         return iter(()) if cursor is None else planned(self._axis, self._packer, cursor, size, index, count)
@@ -326,7 +326,7 @@ class MinibatchSource:
         self._cursor = self._cursor_at(self._place)
         return self._cursor
 
-    def _cursor_at(self, place: states.Place) -> Cursor | None:
+    def _cursor_at(self, place: states.SavedPlace) -> Cursor | None:
         """The cursor at a place; None where the axis has ended before it."""
         if self._closed:
             raise ValueError(f"expected an open source, got one that is closed: {self.corpus.name}; make another")
@@ -382,9 +382,9 @@ class MinibatchSource:
         else:
             position = states.given_position(position)
             states.check_position(self._timeline, position)
-        self._jump(states.Place(position, None, []))
+        self._jump(states.SavedPlace(position, None, []))
 
-    def _jump(self, place: states.Place) -> None:
+    def _jump(self, place: states.SavedPlace) -> None:
         me = threading.get_ident()
         if self._inside is not None:
             raise refusal("this source", self._inside)
@@ -408,12 +408,12 @@ class MinibatchSource:
         """
         return states.to_json(self._identity, self._standing(), self._truncated)
 
-    def _standing(self) -> states.Place:
+    def _standing(self) -> states.SavedPlace:
         place, cursor = self._place, self._cursor
         if cursor is None:
             return place
         position = self._standing_at(place.position, cursor)
-        return states.Place(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
+        return states.SavedPlace(position, self._axis.fingerprint(cursor), lanes.to_json(self._timeline, cursor.lanes))
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
         """Go to where ``state`` was taken; reads no data, whatever came before.

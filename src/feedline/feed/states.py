@@ -29,7 +29,7 @@ LARGEST = 2**62
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
-class Place(NamedTuple):
+class SavedPlace(NamedTuple):
     """What a state says besides what it fits.
 
     Attributes:
@@ -76,7 +76,7 @@ class Identity:
         return self._digest
 
 
-def to_json(identity: Identity, place: Place, truncated: bool) -> dict[str, Any]:
+def to_json(identity: Identity, place: SavedPlace, truncated: bool) -> dict[str, Any]:
     """A state; ``truncated``: with lanes, even if they are empty."""
     p = place.position
     where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
@@ -95,7 +95,7 @@ def to_json(identity: Identity, place: Place, truncated: bool) -> dict[str, Any]
     return state
 
 
-def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool) -> Place:
+def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool) -> SavedPlace:
     """The place that a state names.
 
     Raises:
@@ -141,7 +141,7 @@ def from_json(state: Mapping[str, Any], identity: Identity, timeline: Timeline, 
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    return Place(position, fingerprint, unfinished)
+    return SavedPlace(position, fingerprint, unfinished)
 
 
 def integer(what: str, value: Any) -> int:
@@ -199,7 +199,7 @@ def check_position(timeline: Timeline, p: Position) -> None:
         raise IndexError(f"expected 0 <= sequence < {timeline.table.total_sequences} in a sweep, got {p.ordinal}")
 
 
-def verify(axis: Axis, place: Place) -> None:
+def verify(axis: Axis, place: SavedPlace) -> None:
     """Walk from the start of the axis, which has no limits, to the place, and compare counters and fingerprints.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from feedline.runs.feeding import Fed
-from feedline.runs.history import History, Span
+from feedline.runs.history import History, ProgressLine
 from feedline.runs.table import Number, Table, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
@@ -218,7 +218,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def seconds_by_part(spans: Iterable[Span]) -> dict[str, float]:
+def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
     """Wall time by what it was spent on, in seconds; parts that took none are left out, training never."""
     parts = {"training": 0.0, "waiting for data": 0.0, "evaluating": 0.0, "saving": 0.0}
     for span in spans:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from feedline.runs.charts import Chart
-from feedline.runs.table import Number, Row, Table
+from feedline.runs.table import Number, Table, TableRow
 
 _SIDE = 1000.0  # of the SVG's own square
 _MOST_POINTS = 40  # more than these, and points would hide the line
@@ -216,11 +216,11 @@ def _told(chart: Chart) -> str:
     return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."
 
 
-def _where(chart: Chart, row: Row, k: int) -> str:
+def _where(chart: Chart, row: TableRow, k: int) -> str:
     return f"{exact(row.values[k])} at {_name(chart, row)}"
 
 
-def _name(chart: Chart, row: Row) -> str:
+def _name(chart: Chart, row: TableRow) -> str:
     return chart.labels[chart.table.rows.index(row)] if chart.bars else exact(row.at)
 
 

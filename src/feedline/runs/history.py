@@ -28,7 +28,7 @@ class Average(NamedTuple):
     counted: int
 
 
-class Span(NamedTuple):
+class ProgressLine(NamedTuple):
     """A progress line.
 
     Attributes:
@@ -95,7 +95,7 @@ class History:
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
     restarts: list[int] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[ProgressLine] = field(default_factory=list)
     averages: list[Average] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     ended: dict[str, Any] | None = None
@@ -148,7 +148,7 @@ def read_history(path: Path) -> History:
     history = History(path, lines=log.lines, torn=log.torn, restarts=log.starts[1:])
     skipped = 0
     for event in log.events:
-        if isinstance(event, Span):
+        if isinstance(event, ProgressLine):
             history.spans.append(event)
             skipped = event.skipped or 0
         elif isinstance(event, Average):
@@ -166,14 +166,14 @@ def read_history(path: Path) -> History:
     return history
 
 
-def _event(line: dict[str, Any]) -> Span | Average | Saved | Mark | None:
+def _event(line: dict[str, Any]) -> ProgressLine | Average | Saved | Mark | None:
     made = _EVENTS.get(line["event"])
     return None if made is None else made(line)  # events of a user's own reporter are theirs
 
 
-def _span(line: dict[str, Any]) -> Span:
+def _span(line: dict[str, Any]) -> ProgressLine:
     fed, stats = line.get("fed"), table(anything, line.get("stats", {}), "stats")
-    return Span(
+    return ProgressLine(
         line["samples"],
         average(line["loss"], "loss"),
         average(line["metric"], "metric"),
@@ -218,7 +218,7 @@ _TOLD: dict[str, Callable[[Any, str], Any]] = {
     "figures": partial(table, anything),
     "seconds_by_part": partial(table, amount),
 }
-_EVENTS: dict[str, Callable[[dict[str, Any]], Span | Average | Saved | Mark]] = {
+_EVENTS: dict[str, Callable[[dict[str, Any]], ProgressLine | Average | Saved | Mark]] = {
     "progress": _span,
     "update": _average,
     "validation": _average,

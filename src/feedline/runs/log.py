@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Log(Generic[T]):
+class RunLog(Generic[T]):
     """What was found.
 
     Attributes:
@@ -38,7 +38,7 @@ class Log(Generic[T]):
     torn: int
 
 
-def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> Log[T]:
+def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[T]:
     """Read a log.
 
     Args:
@@ -75,4 +75,4 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> Log[T]:
                     hint="JsonLines and `feedline bench --log` write such files",
                 ) from error
     events = [kept[key] for key in sorted(kept, key=lambda key: key[1])]
-    return Log(events, starts, number, torn)
+    return RunLog(events, starts, number, torn)

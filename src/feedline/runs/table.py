@@ -14,7 +14,7 @@ MOST_ROWS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One place on the axis, and a number or None for each column."""
 
     at: Number
@@ -26,15 +26,15 @@ class Table:
     """Rows along one axis.
 
     Attributes:
-        axis: what `Row.at` counts.
+        axis: what `TableRow.at` counts.
         columns: names.
-        rows: in order of `Row.at`.
+        rows: in order of `TableRow.at`.
         total: rows there were before thinning.
     """
 
     axis: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     total: int
 
     def numbers(self) -> list[Number]:
@@ -49,7 +49,7 @@ def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None
     for k, pairs in enumerate(given.values()):
         for place, number in pairs:
             at.setdefault(place, [None] * len(given))[k] = number
-    rows = tuple(Row(place, tuple(at[place])) for place in sorted(at))
+    rows = tuple(TableRow(place, tuple(at[place])) for place in sorted(at))
     return Table(axis, tuple(given), rows, len(rows))
 
 
@@ -65,7 +65,7 @@ def thinned(table: Table, most: int = MOST_ROWS) -> Table:
     return Table(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
 
 
-def _telling(rows: Sequence[Row], start: int, stop: int) -> set[int]:
+def _telling(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:
     """The rows of a stretch that have the first, last, lowest or highest number of a column."""
     found: set[int] = set()
     for k in range(len(rows[0].values)):

@@ -17,7 +17,7 @@ from feedline.feed import disk
 from feedline.feed.fetching import FetchingReader
 from feedline.feed.files import mapped_arrays as file_maps
 from feedline.feed.loader.iterator import LoaderIterator
-from feedline.feed.loader.staged import Staged
+from feedline.feed.loader.staged import StagedExecutor
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -100,7 +100,7 @@ def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind
         for _ in range(sweeps):
             iterator = iter(fetched)
             assert isinstance(iterator, LoaderIterator)
-            assert isinstance(iterator._supply, Staged)
+            assert isinstance(iterator._executor, StagedExecutor)
             same(list(iterator), list(plain))
 
 
@@ -132,7 +132,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
         fetched = fl.DataLoader(wrap(torch.from_numpy(x)), 64, shuffle=shuffle, seed=1)
         plain = fl.DataLoader(wrap(torch.from_numpy(np.array(x))), 64, shuffle=shuffle, seed=1)
         iterator = iter(fetched)
-        assert isinstance(iterator._supply, Staged)
+        assert isinstance(iterator._executor, StagedExecutor)
         for one, two in zip(iterator, plain, strict=True):
             assert torch.equal(one[0], two[0])
 
@@ -223,7 +223,7 @@ def test_an_interrupt_loses_nothing(folder, monkeypatch):
         return call
 
     monkeypatch.setattr(_native.Gatherer, "stage", interrupted(_native.Gatherer.stage))
-    monkeypatch.setattr(_native.Staged, "gather", interrupted(_native.Staged.gather))
+    monkeypatch.setattr(_native.StagedExecutor, "gather", interrupted(_native.StagedExecutor.gather))
     iterator, found = iter(fl.DataLoader(mapped(folder), 64, shuffle=True, seed=3)), []
     while True:
         try:

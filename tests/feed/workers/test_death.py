@@ -352,5 +352,5 @@ def test_closing_waits_for_a_running_unit_then_kills(gate, tmp_path):
         pids = pool.pids
         pool.submit(gate.unit())
         gate.held()
-        pool._crew.close(0.1)
+        pool._backend.close(0.1)
         assert not any(map(alive, pids))

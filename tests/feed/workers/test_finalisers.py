@@ -184,7 +184,7 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
         loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread")
         iterator = iter(loader)
         next(iterator)
-        pool, shared = loader._pool, loader._pool._crew._shared
+        pool, shared = loader._pool, loader._pool._backend._shared
         held, go = threading.Event(), threading.Event()
 
         def holder():
@@ -208,13 +208,13 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
                 pass
 
             def run(self, unit):
-                with inner._crew._shared.lock:
+                with inner._backend._shared.lock:
                     inner._end()
 
         inner = Pool(Closing(), 2, kind="thread")
         inner.submit(0)
         assert eventually(lambda: inner._closed)
-        threads = inner._crew._threads
+        threads = inner._backend._threads
         assert eventually(lambda: not any(thread.is_alive() for thread in threads))
         del loader, pool, shared
         nothing_left(before)

@@ -82,7 +82,7 @@ def test_large_units(pool):
 def test_more_units_than_the_queue_holds(pool, gate):
     pool.submit(gate.unit()), pool.submit(gate.unit())
     tickets = [pool.submit(("echo", i)) for i in range(5000)]
-    assert pool._crew._backlog
+    assert pool._backend._backlog
     gate.let_go()
     assert [pool.result(ticket) for ticket in tickets] == list(range(5000))
 

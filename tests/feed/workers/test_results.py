@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from feedline.feed.workers import Pool, empty, message
-from feedline.feed.workers.memory import Arena, Piece
+from feedline.feed.workers.memory import Arena, SharedSpan
 from tests.feed.workers.tasks import Task, eventually, results, segments
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -66,7 +66,7 @@ class Side:
         pieces, text, _ = self.encoder.encode(tree)
         owns = {own.number: own.bytes for own in self.arena._unit}
         buffers = [owns[n][at : at + size] for n, at, size in pieces]
-        if isinstance(text, Piece):
+        if isinstance(text, SharedSpan):
             text = bytes(owns[text.number][text.offset : text.offset + text.nbytes])
         got = message.decode(text, buffers)
         self.arena.sent()
@@ -171,7 +171,7 @@ def test_segments_that_have_become_too_small_go(pool):
         results(pool, [("fill", 0, (2000,))] * 4)
     for _ in range(20):
         results(pool, [("fill", 0, (500_000,))] * 4)
-    workers = pool._crew._members
+    workers = pool._backend._members
     sizes = [segment.mapping.size for worker in workers for segment in worker._segments.values()]
     assert len([size for size in sizes if size < 2_000_000]) <= 2  # a worker that got no unit has not noticed yet
 
@@ -194,18 +194,18 @@ def test_cancelled_results_give_their_memory_back(pool):
         pool.cancel()
     pool.result(pool.submit(("echo", 1)))
     results(pool, [("fill", 1)] * 4)
-    for worker in pool._crew._members:
+    for worker in pool._backend._members:
         assert eventually(lambda worker=worker: worker.running is None)
     # Whatever is not free after this is being written, and nothing is.
     pool.result(pool.submit(("echo", 1), worker=0)), pool.result(pool.submit(("echo", 1), worker=1))
-    assert all(flag == 0 for worker in pool._crew._members for flag in worker._control.flags)
+    assert all(flag == 0 for worker in pool._backend._members for flag in worker._control.flags)
 
 
 def test_failed_units_give_their_memory_back(pool):
     for _ in range(30):
         with pytest.raises(ZeroDivisionError):
             pool.result(pool.submit(("evaluate", "(__import__('feedline').feed.workers.empty(9999, 'f8'), 1 / 0)")))
-    assert all(flag == 0 for worker in pool._crew._members for flag in worker._control.flags)
+    assert all(flag == 0 for worker in pool._backend._members for flag in worker._control.flags)
 
 
 def test_empty_outside_of_workers_is_plain():

@@ -217,7 +217,7 @@ class CTFDeserializer(Deserializer):
                 buffer[_PAD : _PAD + size] = found[min(begin, _PAD) :][:size]
                 return self._parsed(chunk, text, buffer, [])
 
-    def _located(self, chunk: int) -> tuple[_File, int, int, int]:
+    def _located(self, chunk: int) -> tuple[_TextFile, int, int, int]:
         """The file of a chunk, its number there, where its text begins, and how long it is."""
         number = int(np.searchsorted(self._chunk_starts, chunk, side="right")) - 1
         file, local = self._files[number], chunk - int(self._chunk_starts[number])
@@ -285,7 +285,7 @@ class CTFDeserializer(Deserializer):
     def _parse(
         self,
         chunk: int | None,
-        file: _File,
+        file: _TextFile,
         text: BinaryIO,
         buffer: NDArray[np.uint8],
         position: NDArray[np.int64],
@@ -352,7 +352,7 @@ class CTFDeserializer(Deserializer):
             self._errors_left = left
         return streams, found
 
-    def _raise_fatal(self, file: _File, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]) -> None:
+    def _raise_fatal(self, file: _TextFile, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]) -> None:
         """Raise what made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
@@ -374,7 +374,7 @@ class CTFDeserializer(Deserializer):
         raise DataError(what, path=str(file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
     def _tell_dropped(
-        self, file: _File, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64], near: tuple[int, int]
+        self, file: _TextFile, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64], near: tuple[int, int]
     ) -> None:
         (first,) = describe(file.path, text, list(self.schema), self._lenient, records[:1], ordinals, near)
         _log.warning("%d errors passed over (max_errors); the first: %s", len(records), first.what)
@@ -409,7 +409,7 @@ class CTFDeserializer(Deserializer):
         return f"CTFDeserializer({self.name}: {sequences} sequences, {samples} samples, {len(self._infos)} chunks)"
 
 
-class _File:
+class _TextFile:
     """A text and its index."""
 
     def __init__(self, path: Path, options: IndexOptions, cache: Cache, progress: Progress | None) -> None:
@@ -469,13 +469,13 @@ def _samples_at(ordinals: NDArray[np.int64]) -> Callable[[CtfIndex], NDArray[Any
     return lambda index: index.at(ordinals, "samples")
 
 
-def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_File]:
+def _open_files(paths: list[Path], options: IndexOptions, cache: Cache, progress: Progress | None) -> list[_TextFile]:
     if progress is None:
-        return [_File(path, options, cache, None) for path in paths]
+        return [_TextFile(path, options, cache, None) for path in paths]
     sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-    total, files = sum(sizes), list[_File]()
+    total, files = sum(sizes), list[_TextFile]()
     for path, before in zip(paths, _offsets(sizes).tolist(), strict=False):
-        files.append(_File(path, options, cache, lambda n, _, before=before: progress(before + n, total)))  # type: ignore[misc]
+        files.append(_TextFile(path, options, cache, lambda n, _, before=before: progress(before + n, total)))  # type: ignore[misc]
     return files
 
 

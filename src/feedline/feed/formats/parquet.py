@@ -89,7 +89,7 @@ class ParquetDeserializer(Deserializer):
         if isinstance(streams, str):
             raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
-        self._files = [_File(name) for name in _list_files(path)]
+        self._files = [_ParquetFile(name) for name in _list_files(path)]
         self._columns = _choose(self._files[0], streams, defines_size)
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         for file in self._files[1:]:
@@ -226,16 +226,16 @@ class _Sizes(NamedTuple):
     begin: NDArray[np.int64]
 
 
-class _Group(NamedTuple):
+class _RowGroup(NamedTuple):
     """A row group: its file, its number in it, its rows, compressed bytes of the columns in use."""
 
-    file: _File
+    file: _ParquetFile
     number: int
     rows: int
     bytes: int
 
 
-class _File:
+class _ParquetFile:
     """A Parquet file whose footer was read; opened anew for each row group: threads share nothing."""
 
     def __init__(self, path: str) -> None:
@@ -280,7 +280,7 @@ class _File:
         with self.open() as handle:
             yield Pages(handle, held)
 
-    def extents(self, group: _Group, fields: list[str]) -> list[Extent]:
+    def extents(self, group: _RowGroup, fields: list[str]) -> list[Extent]:
         """Where the pages of the columns ``fields`` of a row group lie, as far as that is in the file."""
         found: list[list[int]] = []
         leaves = self._leaves(fields)
@@ -295,7 +295,7 @@ class _File:
                 found.append([begin, end])
         return [Extent(self.path, begin, end - begin) for begin, end in found]
 
-    def groups(self, fields: list[str], memory: int) -> list[_Group]:
+    def groups(self, fields: list[str], memory: int) -> list[_RowGroup]:
         """The row groups that have rows.
 
         Raises:
@@ -308,10 +308,10 @@ class _File:
             if decoded > memory:
                 raise self._too_large(number, decoded, memory)
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
-            found.append(_Group(self, number, int(sizes.rows[number]), compressed))
+            found.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return found
 
-    def decode(self, handle: Pages, group: _Group, fields: list[str], memory: int) -> Any:
+    def decode(self, handle: Pages, group: _RowGroup, fields: list[str], memory: int) -> Any:
         """The columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
 
         Raises:
@@ -364,7 +364,7 @@ class _File:
         products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
         return sum(products) + 8 * (rows + 1) * ragged
 
-    def _check_pages(self, handle: Pages, group: _Group, fields: list[str], memory: int) -> None:
+    def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory: int) -> None:
         """Find out from the headers of the pages that will be decoded what comes out of them.
 
         The footer says it too, but the pages are what is believed when they are decoded: a page of some bytes can say
@@ -461,7 +461,7 @@ class _Column(NamedTuple):
 
 
 def _choose(
-    file: _File, streams: Sequence[str] | Mapping[str, Stream] | None, defines_size: str | None
+    file: _ParquetFile, streams: Sequence[str] | Mapping[str, Stream] | None, defines_size: str | None
 ) -> dict[str, _Column]:
     chosen: dict[str, _Column] = {}
     if streams is None:
@@ -513,7 +513,7 @@ def _choose(
     return chosen
 
 
-def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column | None:
+def _infer(file: _ParquetFile, field: Any, declared: Stream | None = None) -> _Column | None:
     """What a column is by its type; a sparse one also needs its declaration, given or in its metadata."""
     import pyarrow as pa
 
@@ -554,7 +554,7 @@ def _infer(file: _File, field: Any, declared: Stream | None = None) -> _Column |
     return _Column(field.name, stream, ragged)
 
 
-def _twice(file: _File, field: str) -> SchemaError:
+def _twice(file: _ParquetFile, field: str) -> SchemaError:
     return SchemaError(f"expected one column {field!r} in {file.path}, got several of that name")
 
 
@@ -599,7 +599,7 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _as_declared(file: _File, name: str, column: _Column, declared: Stream) -> _Column:
+def _as_declared(file: _ParquetFile, name: str, column: _Column, declared: Stream) -> _Column:
     found = column.stream
     if declared.sparse != found.sparse or declared.dtype != found.dtype or declared.size != found.size:
         raise SchemaError(
@@ -608,7 +608,7 @@ def _as_declared(file: _File, name: str, column: _Column, declared: Stream) -> _
     return column._replace(stream=declared)
 
 
-def _must_agree(file: _File, first: _File, chosen: Mapping[str, _Column]) -> None:
+def _must_agree(file: _ParquetFile, first: _ParquetFile, chosen: Mapping[str, _Column]) -> None:
     for name, column in chosen.items():
         kind = file.schema.field(column.field).type if column.field in file.schema.names else None
         if kind != first.schema.field(column.field).type:
@@ -709,7 +709,7 @@ class _Lengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def _scan(groups: list[_Group], fields: list[str], shortest: int, memory: int) -> _Lengths:
+def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory: int) -> _Lengths:
     samples = []
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:

@@ -20,7 +20,7 @@ from feedline.feed.convert import open_corpus
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.state import Place
+from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
 from feedline.feed.source import MinibatchSource
 
@@ -118,20 +118,20 @@ class CorpusBatches:
         sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
-    def supply(self, place: Place, drop_last: bool) -> CorpusSupply:
+    def executor(self, place: ResumePoint, drop_last: bool) -> CorpusExecutor:
         """The batches of the rest of a sweep."""
         source = self._source(place.sweep)
         ended = place.start == self.items  # behind the last sequence, which is no position of a source
         source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
         index, count = self._share()
-        return CorpusSupply(source, self._size * count, (index, count), drop_last, self._made)
+        return CorpusExecutor(source, self._size * count, (index, count), drop_last, self._made)
 
     def _made(self, minibatch: Minibatch) -> Any:
         return _tree(minibatch, self._layout) if self._collate is None else self._collate(_items(minibatch))
 
 
-class CorpusSupply:
-    """The rest of a sweep of a source; a `Supply`."""
+class CorpusExecutor:
+    """The rest of a sweep of a source; a `Executor`."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class CorpusSupply:
         self._came: tuple[Position, float, float, Minibatch] | None = None  # out of the source, not delivered
 
     def next(self) -> tuple[Planned, Fetched]:
-        """See `Supply.next`."""
+        """See `Executor.next`."""
         source = self._source
         came = self._came
         if came is None:

@@ -24,7 +24,7 @@ MOST_AHEAD = 16  # batches for each worker that are made ahead where nobody said
 AHEAD_BYTES = 64 << 20
 
 
-class Remaining(Protocol):
+class RemainingBatches(Protocol):
     """The batches still to be planned; interrupted, it goes on where it was."""
 
     def next(self) -> Planned:
@@ -35,7 +35,7 @@ class Remaining(Protocol):
         """
 
 
-class Supply(Protocol):
+class Executor(Protocol):
     """See the module."""
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -50,7 +50,7 @@ class Supply(Protocol):
         """Nothing is wanted any more."""
 
 
-class Here:
+class InProcessExecutor:
     """Made when asked for.
 
     Args:
@@ -58,12 +58,12 @@ class Here:
         make: makes one.
     """
 
-    def __init__(self, rest: Remaining, make: Callable[[Planned], Fetched]) -> None:
+    def __init__(self, rest: RemainingBatches, make: Callable[[Planned], Fetched]) -> None:
         self._rest, self._make = rest, make
         self._planned: Planned | None = None
 
     def next(self) -> tuple[Planned, Fetched]:
-        """See `Supply.next`."""
+        """See `Executor.next`."""
         planned = self._planned
         if planned is None:
             planned = self._planned = self._rest.next()
@@ -85,7 +85,7 @@ def gathered(columns: Columns) -> Callable[[Planned], Fetched]:
     return lambda planned: Fetched(gather(planned.indices), len(planned.indices), [], 0.0, 0.0)
 
 
-class Pooled:
+class PoolExecutor:
     """Made by workers, ahead of need.
 
     Args:
@@ -100,17 +100,17 @@ class Pooled:
 
     def __init__(
         self,
-        rest: Remaining,
+        rest: RemainingBatches,
         pool: Pool,
         sweep: int,
         share: tuple[int, int],
         depth: int,
         in_order: bool,
-        beyond: Callable[[], Remaining | None],
+        beyond: Callable[[], RemainingBatches | None],
     ) -> None:
         self._waiting: deque[tuple[Planned, int]] = deque()
         self._pool, self._in_order, self._beyond = pool, in_order, beyond
-        self._rest: Remaining | None = rest
+        self._rest: RemainingBatches | None = rest
         self._sweep, self._share = sweep, share
         self._past = False  # the rest is that of the next sweep
         self._error: Exception | None = None
@@ -120,7 +120,7 @@ class Pooled:
         self._fill()
 
     def next(self) -> tuple[Planned, Fetched]:
-        """See `Supply.next`."""
+        """See `Executor.next`."""
         hand = self._hand
         if hand is None:
             self._fill()
@@ -178,7 +178,7 @@ class Pooled:
             self._planned = None
             self._waiting.append((planned, ticket))
 
-    def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], Remaining | None]) -> bool:
+    def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], RemainingBatches | None]) -> bool:
         """Whether this supply, used up for its sweep, has begun with ``sweep``; it then goes on with that."""
         if self._share != share or not self._waiting or self._waiting[0][0].sweep != sweep:
             return False

@@ -36,7 +36,7 @@ class Fetched(NamedTuple):
     collating: float
 
 
-class Unit(NamedTuple):
+class WorkUnit(NamedTuple):
     """What a worker is told: the fields of a `Planned` that it needs."""
 
     sweep: int
@@ -46,9 +46,9 @@ class Unit(NamedTuple):
     place: int
 
 
-def unit_of(planned: Planned) -> Unit:
+def unit_of(planned: Planned) -> WorkUnit:
     """The work for a batch."""
-    return Unit(planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
+    return WorkUnit(planned.sweep, planned.indices, planned.keys, planned.spare, planned.start)
 
 
 class Fetch:
@@ -96,7 +96,7 @@ class Fetch:
         start_worker(self.dataset, self._seed, self._init, self._where, worker, workers)
         self.seed_with(None)
 
-    def run(self, unit: Unit) -> Fetched:
+    def run(self, unit: WorkUnit) -> Fetched:
         """See `Task.run`."""
         began = time.perf_counter()
         read = began
@@ -127,7 +127,7 @@ class Fetch:
         batch = self._seeding.run(unit.sweep, work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
 
-    def _samples(self, dataset: Any, unit: Unit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         indices = unit.indices
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
@@ -163,7 +163,7 @@ class Fetch:
                 bad.append((key, repr(index), f"{type(error).__name__}: {error}"))
         return samples
 
-    def _sample(self, dataset: Any, unit: Unit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _sample(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         at(unit.keys, ITEM)
         try:
             return dataset[unit.indices]

@@ -106,7 +106,7 @@ def stands_of(memo: Any, workers: int, start: int, size: int | None) -> tuple[in
     return turn, stands
 
 
-class Turn(NamedTuple):
+class BatchRequest(NamedTuple):
     """What a worker is asked for.
 
     Attributes:
@@ -122,7 +122,7 @@ class Turn(NamedTuple):
     base: Stand
 
 
-class Piece(NamedTuple):
+class WorkerBatch(NamedTuple):
     """What comes back.
 
     Attributes:
@@ -196,15 +196,15 @@ class IterableFetch:
         own.readers, own.dataset, own.worker, own.firsts = {}, dataset, worker if process else None, {}
         own.drawn = Drawn() if process else None
 
-    def run(self, turn: Turn) -> Piece:
+    def run(self, turn: BatchRequest) -> WorkerBatch:
         """See `Task.run`. An interrupted one may be asked for again."""
         began = time.perf_counter()
         samples, said, ended = self._reader(turn.reading).read(turn, self._size or 1, self._drop_last)
         if not samples:
-            return Piece(None, said)
+            return WorkerBatch(None, said)
         read = time.perf_counter()
         batch = self._collate(samples if self._size is not None else samples[0])
-        return Piece(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), said, ended)
+        return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), said, ended)
 
 
 def _next(iterator: Iterator[Any], n: int) -> Iterator[Any]:
@@ -237,7 +237,7 @@ class _Reader:
         self._iterator: Any = None
         self._ended = self._reading = False
 
-    def read(self, turn: Turn, size: int, drop_last: bool) -> tuple[list[Any], Said, bool]:
+    def read(self, turn: BatchRequest, size: int, drop_last: bool) -> tuple[list[Any], Said, bool]:
         """The samples of a batch, none at the end; what is said behind it; whether it is known that none follow.
 
         The batch stays here until the next one is asked for.
@@ -269,7 +269,7 @@ class _Reader:
 
     # ---- to a place ------------------------------------------------------------------------------------
 
-    def _begin(self, turn: Turn, size: int) -> None:
+    def _begin(self, turn: BatchRequest, size: int) -> None:
         base, old = turn.base, self._iterator if self._reading else None
         self._at = None
         if self._worker is not None:  # a worker_init_fn may have seeded, and then stays in charge
@@ -365,8 +365,8 @@ def _text(state: Any) -> str:
     return json.dumps(state, sort_keys=True, default=repr)
 
 
-class Turns:
-    """The batches of all workers in turn; a `Supply`.
+class IterableExecutor:
+    """The batches of all workers in turn; a `Executor`.
 
     Args:
         fetch: what makes them here, without workers.
@@ -394,13 +394,13 @@ class Turns:
         self._asked = [stand.batches for stand in stands]
         self._delivered = sum(self._asked)
         self._reading = next(_readings)
-        self._came: tuple[int, Piece] | None = None
+        self._came: tuple[int, WorkerBatch] | None = None
         if any(stand.batches and stand.said.state is None and not stand.ended for stand in stands):
             _warn_of_replay(fetch.dataset, "to resume", 6)
         self._fill(stands)
 
     def next(self) -> tuple[Planned, Fetched]:
-        """See `Supply.next`."""
+        """See `Executor.next`."""
         while True:
             came = self._came
             if came is None:
@@ -423,7 +423,7 @@ class Turns:
             self._each, self._turn, self._delivered, self._came = each, turn, at + 1, None
             return planned, fetched
 
-    def _next(self) -> tuple[int, Piece]:
+    def _next(self) -> tuple[int, WorkerBatch]:
         active = [worker for worker, stand in enumerate(self._each) if not stand.ended]
         if not active:
             raise StopIteration
@@ -434,7 +434,7 @@ class Turns:
             number = self._asked[0]
             base = self._each[0] if self._each[0].batches == number else self._bases[0]
             try:
-                piece = self._fetch.run(Turn(self._reading, self._sweep, number, base))
+                piece = self._fetch.run(BatchRequest(self._reading, self._sweep, number, base))
             except Exception:
                 self._asked[0] = number + 1
                 raise
@@ -461,7 +461,7 @@ class Turns:
             for worker, waiting in enumerate(self._waiting):
                 if len(waiting) < self._depth and not each[worker].ended:
                     number = self._asked[worker]
-                    turn = Turn(self._reading, self._sweep, number, self._bases[worker])
+                    turn = BatchRequest(self._reading, self._sweep, number, self._bases[worker])
                     ticket = self._pool.submit(turn, worker)
                     self._asked[worker] = number + 1
                     waiting.append(ticket)

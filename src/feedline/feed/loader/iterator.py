@@ -2,7 +2,7 @@
 
 A position moves when a batch is handed out, not when it is made or begins to travel; one that fails leaves it where it
 was, and the next call goes on behind it. An interrupt leaves everything where it was, batches in hand included: the
-next call hands out what this one would have. How that is kept is told in `supply`.
+next call hands out what this one would have. How that is kept is told in `executor`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 from feedline.errors import DataError
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling
-from feedline.feed.loader.executors import Pooled, Supply
+from feedline.feed.loader.executors import Executor, PoolExecutor
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.state import Place
+from feedline.feed.loader.state import ResumePoint
 from feedline.feed.one_thread import refusal
 
 if TYPE_CHECKING:
     from feedline.feed.loader.loader import DataLoader
 
 
-class Progress:
+class SweepProgress:
     """How far an iterator has delivered; the loader keeps the newest one's when the iterator is gone."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ResumePoint) -> None:
         self.place = place
 
-    def after(self, planned: Planned) -> Place:
+    def after(self, planned: Planned) -> ResumePoint:
         """Where it stands once this batch has been delivered.
 
         Behind the last batch that is the end of the sweep: only the loop's next question, which finds nothing, begins
@@ -39,7 +39,7 @@ class Progress:
         """
         place = self.place
         if planned.start == place.start and not place.done:
-            return Place(place.sweep, planned.stop, (), planned.memo)
+            return ResumePoint(place.sweep, planned.stop, (), planned.memo)
         start = place.start
         done: list[tuple[int, int]] = []
         for a, b in sorted((*place.done, (planned.start, planned.stop))):
@@ -49,14 +49,14 @@ class Progress:
                 done[-1] = (done[-1][0], max(b, done[-1][1]))
             else:
                 done.append((a, b))
-        return Place(place.sweep, start, tuple(done), planned.memo)
+        return ResumePoint(place.sweep, start, tuple(done), planned.memo)
 
 
 class LoaderIterator:
     """One sweep of a loader, or the rest of one."""
 
-    def __init__(self, loader: DataLoader, supply: Supply, progress: Progress, share: tuple[int, int]) -> None:
-        self._loader, self._supply, self._progress, self._share = loader, supply, progress, share
+    def __init__(self, loader: DataLoader, executor: Executor, progress: SweepProgress, share: tuple[int, int]) -> None:
+        self._loader, self._executor, self._progress, self._share = loader, executor, progress, share
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
@@ -181,7 +181,7 @@ class LoaderIterator:
         while True:
             came = self._came
             if came is None:
-                came = self._came = self._supply.next()
+                came = self._came = self._executor.next()
             planned, fetched = came
             if not fetched.bad:
                 return came
@@ -213,15 +213,15 @@ class LoaderIterator:
             _warn_of_length(self._loader, self._told, self._yielded + 1)
 
     def _end(self) -> None:
-        loader, progress, supply = self._loader, self._progress, self._supply
+        loader, progress, executor = self._loader, self._progress, self._executor
         memo = sampling.after(loader._user_sampler) if loader._user_sampler is not None else None
-        place = Place(progress.place.sweep + 1, memo=memo)
-        if isinstance(supply, Pooled) and loader._progress is progress:
-            if loader._ahead is not supply:
+        place = ResumePoint(progress.place.sweep + 1, memo=memo)
+        if isinstance(executor, PoolExecutor) and loader._progress is progress:
+            if loader._ahead is not executor:
                 loader._drop_ahead()
-            loader._ahead = supply
+            loader._ahead = executor
         else:
-            supply.close()
+            executor.close()
         progress.place, self._ended = place, True
 
     def __getstate__(self) -> Any:

@@ -2,7 +2,7 @@
 
 The order is a function of (seed, sweep), workers make batches of it in any number, and a state is a place in it. What
 each part does is told where it is done: `order` and `sampling` (which items), `fetch` and `iterable` (reading them),
-`random` (augmentation), `collate` and `gather` (batches), `supply` (who makes them), `state`, `arguments`.
+`random` (augmentation), `collate` and `gather` (batches), `executor` (who makes them), `state`, `arguments`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,32 @@ from numpy.typing import ArrayLike
 
 from feedline.feed.loader import arguments, corpus, order, ragged, sampling, state
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader.executors import MOST_AHEAD, Here, Pooled, Remaining, Supply, gathered
+from feedline.feed.loader.executors import (
+    MOST_AHEAD,
+    Executor,
+    InProcessExecutor,
+    PoolExecutor,
+    RemainingBatches,
+    gathered,
+)
 from feedline.feed.loader.fetch import Fetch, unit_of
 from feedline.feed.loader.gather import ColumnItems, columnar, columns_of
 from feedline.feed.loader.identity import digest_of
-from feedline.feed.loader.iterable import IterableFetch, Turns, stands_of
-from feedline.feed.loader.iterator import LoaderIterator, Progress
-from feedline.feed.loader.order import BatchSampler, Cut, Items, ItemSampler, Order, Planned, Rest, Weighted
+from feedline.feed.loader.iterable import IterableExecutor, IterableFetch, stands_of
+from feedline.feed.loader.iterator import LoaderIterator, SweepProgress
+from feedline.feed.loader.order import (
+    BatchRule,
+    BatchSampler,
+    Items,
+    ItemSampler,
+    Order,
+    Planned,
+    PlannedSweep,
+    Weighted,
+)
 from feedline.feed.loader.random import Seeding
-from feedline.feed.loader.staged import Staged, in_files
-from feedline.feed.loader.state import Place
+from feedline.feed.loader.staged import StagedExecutor, in_files
+from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.partition import Partition
 from feedline.feed.quarantine import Quarantine
@@ -181,8 +197,8 @@ class DataLoader:
         if num_workers and self._kind() == "process":
             arguments.warn_of_many(num_workers)
         self._next_sweep = 0
-        self._resume: Place | None = None
-        self._progress: Progress | None = None
+        self._resume: ResumePoint | None = None
+        self._progress: SweepProgress | None = None
         self._pool: Pool | None = None
         self._seeding: Seeding | None = None
         self._stats = LoaderStats()
@@ -190,7 +206,7 @@ class DataLoader:
         self._entering = os.getpid(), threading.RLock()
         self._told_length: int | None = None
         self._digest: tuple[int, str | None] | None = None  # for a length of the dataset, what identifies it
-        self._ahead: Pooled | None = None
+        self._ahead: PoolExecutor | None = None
         self._source: corpus.CorpusBatches | None = None
         self._ready = True
 
@@ -265,10 +281,10 @@ class DataLoader:
         progress = before = None
         try:
             with self._alone():  # threads that begin at once are given a sweep each
-                place = self._resume or Place(self._next_sweep)
+                place = self._resume or ResumePoint(self._next_sweep)
                 share = self._shared()
                 self._follow(self._current_order(self._resume is not None))
-                progress = Progress(place)
+                progress = SweepProgress(place)
                 resume = self._resume
                 if resume is None and self._user_sampler is not None:
                     # Workers draw from it at once: to try again, it has to be put back.
@@ -276,7 +292,7 @@ class DataLoader:
                     resume = None if memo is None else place._replace(memo=memo)
                 before = resume, self._progress, self._next_sweep
                 self._resume, self._progress, self._next_sweep = None, progress, place.sweep + 1
-                return LoaderIterator(self, self._supply(place, share, progress), progress, share)
+                return LoaderIterator(self, self._executor(place, share, progress), progress, share)
         except BaseException:  # what fails, or is interrupted, can be tried again
             if before is not None and self._progress is progress:
                 self._resume, self._progress, self._next_sweep = before
@@ -288,9 +304,9 @@ class DataLoader:
             self._entering = os.getpid(), threading.RLock()
         return self._entering[1]
 
-    def _supply(self, place: Place, share: tuple[int, int], progress: Progress) -> Supply:
+    def _executor(self, place: ResumePoint, share: tuple[int, int], progress: SweepProgress) -> Executor:
         if self._corpus:
-            return self._corpus_source().supply(place, self.drop_last)
+            return self._corpus_source().executor(place, self.drop_last)
         if self._iterable:
             return self._turns(place)
         rest = self._rest(place, share)
@@ -301,42 +317,42 @@ class DataLoader:
             if columns is not None and files is not None:
                 own = self._order  # a sampler of the user's is asked when its batch is
                 in_order = own is not None and not (self._shuffle or own.replaces)
-                return Staged(rest, columns, files, in_order, own is not None, self._skip)
+                return StagedExecutor(rest, columns, files, in_order, own is not None, self._skip)
             if columns is not None:
-                return Here(rest, gathered(columns))
+                return InProcessExecutor(rest, gathered(columns))
         kind = self._kind()
         if kind == "here":
             run = self._fetch(kind).run
-            return Here(rest, lambda planned: run(unit_of(planned)))
+            return InProcessExecutor(rest, lambda planned: run(unit_of(planned)))
         pool = self._pool_of(lambda: self._fetch(kind))
         depth = max(self.prefetch_factor or 1, 1) * self.num_workers
         owner, newest = weakref.ref(self), weakref.ref(progress)
 
-        def beyond() -> Remaining | None:
+        def beyond() -> RemainingBatches | None:
             loader = owner()
             if loader is None or kind != "process" or loader._order is None or loader._resume is not None:
                 return None
             # Only for the iterator that was made last: which sweep comes after another one's is not known.
             if loader._progress is not newest():
                 return None
-            return loader._rest(Place(loader._next_sweep), share)
+            return loader._rest(ResumePoint(loader._next_sweep), share)
 
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            if place == Place(place.sweep) and ahead.carry_on(place.sweep, share, beyond):
+            if place == ResumePoint(place.sweep) and ahead.carry_on(place.sweep, share, beyond):
                 return ahead
             ahead.close()
         in_order = self.in_order or hasattr(self._user_sampler, "state_dict")  # states of others would not tell
-        return Pooled(rest, pool, place.sweep, share, -depth if self._grows else depth, in_order, beyond)
+        return PoolExecutor(rest, pool, place.sweep, share, -depth if self._grows else depth, in_order, beyond)
 
-    def _rest(self, place: Place, share: tuple[int, int]) -> Remaining:
+    def _rest(self, place: ResumePoint, share: tuple[int, int]) -> RemainingBatches:
         if self._order is not None:
             found, cut, sweep, done = self._order, self._cut(share), place.sweep, place.done
-            return Rest(lambda start: order.batches(found, cut, sweep, start, done), place.start)
+            return PlannedSweep(lambda start: order.batches(found, cut, sweep, start, done), place.start)
         batches = self.batch_size is None and self.batch_sampler is not None
         return sampling.Sampled(self._user_sampler, self.batch_size, batches, self.drop_last, self._seed, place)
 
-    def _turns(self, place: Place) -> Turns:
+    def _turns(self, place: ResumePoint) -> IterableExecutor:
         kind = self._kind()
         turn, stands = stands_of(place.memo, max(self.num_workers, 1), place.start, self.batch_size)
 
@@ -347,10 +363,10 @@ class DataLoader:
             return IterableFetch(self.dataset, collate, size, self.drop_last, self._seed, init, kind, firsts)
 
         if kind == "here":
-            return Turns(fetch(), None, place.sweep, turn, stands, 1, True)
+            return IterableExecutor(fetch(), None, place.sweep, turn, stands, 1, True)
         made = fetch()
         pool = self._pool_of(lambda: made)
-        return Turns(made, pool, place.sweep, turn, stands, self.prefetch_factor or 1, self.in_order)
+        return IterableExecutor(made, pool, place.sweep, turn, stands, self.prefetch_factor or 1, self.in_order)
 
     def _fetch(self, kind: str) -> Fetch:
         batched = self.batch_size is not None or self.batch_sampler is not None
@@ -379,10 +395,10 @@ class DataLoader:
             )
         return self._pool
 
-    def _cut(self, share: tuple[int, int]) -> Cut:
+    def _cut(self, share: tuple[int, int]) -> BatchRule:
         if self._batch_samples is not None:
-            return Cut(self._batch_samples, share, self.drop_last, self._lengths)
-        return Cut(self.batch_size, share, self.drop_last)
+            return BatchRule(self._batch_samples, share, self.drop_last, self._lengths)
+        return BatchRule(self.batch_size, share, self.drop_last)
 
     def _shared(self) -> tuple[int, int]:
         return self._share.resolve() if isinstance(self._share, Partition) else self._share
@@ -443,7 +459,7 @@ class DataLoader:
         the same number of workers. What iterable datasets and samplers say in ``state_dict`` of their own is in it as
         they say it, so that has to be JSON too.
         """
-        place = self._resume or Place(self._next_sweep) if self._progress is None else self._progress.place
+        place = self._resume or ResumePoint(self._next_sweep) if self._progress is None else self._progress.place
         return state.to_json(self._identity(self._order), place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -522,7 +538,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but workers: a copy starts its own."""
-        place = self._resume or Place(self._next_sweep) if self._progress is None else self._progress.place
+        place = self._resume or ResumePoint(self._next_sweep) if self._progress is None else self._progress.place
         return {
             **self.__dict__,
             "_pool": None,

@@ -174,7 +174,7 @@ def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
     return np.ascontiguousarray(found, np.int64)
 
 
-class Cut(NamedTuple):
+class BatchRule(NamedTuple):
     """How a sweep becomes batches.
 
     Attributes:
@@ -190,7 +190,9 @@ class Cut(NamedTuple):
     lengths: Ints | None = None
 
 
-def batches(order: Order, cut: Cut, sweep: int, start: int, done: Sequence[tuple[int, int]] = ()) -> Iterator[Planned]:
+def batches(
+    order: Order, cut: BatchRule, sweep: int, start: int, done: Sequence[tuple[int, int]] = ()
+) -> Iterator[Planned]:
     """The batches of the rest of a sweep.
 
     Args:
@@ -228,7 +230,7 @@ def batches(order: Order, cut: Cut, sweep: int, start: int, done: Sequence[tuple
         start = stop
 
 
-class Rest:
+class PlannedSweep:
     """The batches still to come in a sweep.
 
     An interrupt ends a generator, and what would be left of it looks like the end of the data. This begins another one
@@ -256,7 +258,7 @@ class Rest:
         return planned
 
 
-def count(order: Order, cut: Cut, sweep: int) -> int:
+def count(order: Order, cut: BatchRule, sweep: int) -> int:
     """Batches of a whole sweep."""
     n = order.length
     if cut.lengths is not None:

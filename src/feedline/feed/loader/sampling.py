@@ -20,7 +20,7 @@ from feedline.errors import StateError
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import SAMPLER, At, Seeding
-from feedline.feed.loader.state import Place
+from feedline.feed.loader.state import ResumePoint
 
 
 class Sampled:
@@ -35,7 +35,9 @@ class Sampled:
         place: where to begin.
     """
 
-    def __init__(self, sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: Place) -> None:
+    def __init__(
+        self, sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: ResumePoint
+    ) -> None:
         self._sampler, self._size, self._batches, self._drop_last, self._seed = sampler, size, batches, drop_last, seed
         self._sweep, self._done = place.sweep, place.done
         self._at, self._memo = place.start, place.memo or {}
@@ -46,7 +48,7 @@ class Sampled:
         self._stateful: Any = None
 
     def next(self) -> Planned:
-        """The next batch; see `Rest.next`.
+        """The next batch; see `PlannedSweep.next`.
 
         Raises:
             StopIteration: there is none.

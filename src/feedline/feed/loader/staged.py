@@ -23,7 +23,7 @@ from feedline.feed.copy_ahead import STAGED, STAGED_BYTES
 from feedline.feed.fetching import FetchingReader
 from feedline.feed.files.mapped_arrays import may_be_mapped
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.loader.executors import AHEAD_BYTES, Remaining
+from feedline.feed.loader.executors import AHEAD_BYTES, RemainingBatches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
@@ -44,7 +44,7 @@ def in_files(columns: Columns) -> ArrayDeserializer | None:
     return corpus if corpus.fetchable else None
 
 
-class _Waiting(NamedTuple):
+class _StagedBatch(NamedTuple):
     """A planned batch: its rows, where they are if not where they always are, and what brings them."""
 
     planned: Planned
@@ -53,8 +53,8 @@ class _Waiting(NamedTuple):
     staged: _native.Staged | None
 
 
-class Staged:
-    """A `Supply` of batches of columns that lie in files.
+class StagedExecutor:
+    """A `Executor` of batches of columns that lie in files.
 
     Args:
         rest: the batches of the sweep.
@@ -67,7 +67,7 @@ class Staged:
 
     def __init__(
         self,
-        rest: Remaining,
+        rest: RemainingBatches,
         columns: Columns,
         corpus: ArrayDeserializer,
         in_order: bool,
@@ -82,12 +82,12 @@ class Staged:
             self._reader.waits = Waits(next(iter(corpus.paths()), corpus.name), ITEMS)
         self._item_bytes = sum(array[:1].nbytes for array in columns.rows) + STAGED_BYTES
         self._planned: Planned | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_StagedBatch] = deque()
         self._held = 0  # items in `_waiting`
         self._ended = False
 
     def next(self) -> tuple[Planned, Fetched]:
-        """See `Supply.next`."""
+        """See `Executor.next`."""
         self._fill()
         waiting = self._waiting
         if not waiting:
@@ -135,15 +135,15 @@ class Staged:
             return False
         return self._held < min(STAGED, AHEAD_BYTES // self._item_bytes)
 
-    def _begun(self, planned: Planned) -> _Waiting:
+    def _begun(self, planned: Planned) -> _StagedBatch:
         rows = self._columns.rows_at(planned.indices)
         reader = self._reader
         if reader.finds(rows):
-            return _Waiting(planned, rows, None, None)
+            return _StagedBatch(planned, rows, None, None)
         at = reader.take_ordinals(rows)
-        return _Waiting(planned, rows, at, reader.stage(*at) if reader.stages and len(rows) else None)
+        return _StagedBatch(planned, rows, at, reader.stage(*at) if reader.stages and len(rows) else None)
 
-    def _made(self, head: _Waiting) -> Fetched:
+    def _made(self, head: _StagedBatch) -> Fetched:
         waited, staged = self._stats.wait_seconds, head.staged
         errors: dict[int, DataError] = {}
         batch: Any = None
@@ -166,10 +166,10 @@ class Staged:
         reading = self._stats.wait_seconds - waited
         return Fetched(batch, count, _listed(head.planned, errors), reading, 0.0)
 
-    def _again(self, head: _Waiting) -> _native.Staged | None:
+    def _again(self, head: _StagedBatch) -> _native.Staged | None:
         return self._reader.stage_again(*(head.at or self._reader.in_files(head.rows))) if self._skip else None
 
-    def _copied(self, head: _Waiting) -> Any:
+    def _copied(self, head: _StagedBatch) -> Any:
         if head.at is None:
             return self._columns.gathered(head.rows)
         return self._batch(self._chunks.gather(*head.at))

@@ -18,7 +18,7 @@ LIMIT = 2**63
 """What every number of a state is below: sweeps and places beyond cannot be hashed, counted or reached."""
 
 
-class Place(NamedTuple):
+class ResumePoint(NamedTuple):
     """What comes next.
 
     Attributes:
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     memo: Any = None
 
 
-def to_json(identity: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def to_json(identity: Mapping[str, Any], place: ResumePoint) -> dict[str, Any]:
     """A state in JSON types."""
     state: dict[str, Any] = {"feedline": STATE_VERSION, **identity, "sweep": place.sweep, "sequence": place.start}
     if place.done:
@@ -46,7 +46,7 @@ def to_json(identity: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 def from_json(
     state: Any, identity: Mapping[str, Any], check_memo: Callable[[Any, int], None], length: int | None
-) -> Place:
+) -> ResumePoint:
     """The place that a state names. Every field is looked at here; nothing has changed when one is refused.
 
     Args:
@@ -91,7 +91,7 @@ def from_json(
     except (KeyError, TypeError, ValueError) as error:
         what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
         raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
-    return Place(sweep, start, done, memo)
+    return ResumePoint(sweep, start, done, memo)
 
 
 def no_memo(memo: Any, start: int) -> None:

@@ -39,7 +39,7 @@ class Cursor(NamedTuple):
     lanes: tuple[Lane, ...] = ()
 
 
-class Part(NamedTuple):
+class SegmentSlice(NamedTuple):
     """Sequences a..b-1 of a segment."""
 
     segment: Segment
@@ -130,7 +130,7 @@ class Axis:
         sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + k)
         return Position(sweep, ordinal, cursor.samples + segment.before(k), label_samples, window)
 
-    def ends_sweep(self, part: Part) -> bool:
+    def ends_sweep(self, part: SegmentSlice) -> bool:
         """Whether the part holds the last sequence of a sweep."""
         plan = part.segment.plan
         return part.segment.start + part.b == plan.count and plan.last

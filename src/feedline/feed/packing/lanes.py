@@ -29,7 +29,7 @@ from feedline.errors import StateError, shown
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.local import Owned, Ownership
 from feedline.feed.packing.packer import Plan
-from feedline.feed.packing.runs import Lane, Piece, Run
+from feedline.feed.packing.runs import Lane, LaneRun, RunPiece
 from feedline.feed.timeline import Timeline, WindowPlan
 
 
@@ -65,8 +65,8 @@ class Lanes:
         lanes += [Lane()] * (width - len(lanes))
         served = range(len(lanes) - width, len(lanes))
         mine = {lane for i, lane in enumerate(served) if i * count // width == index}
-        walk = _Walk(axis, cursor, self._ownership, worker)
-        entered: list[Run] = []
+        walk = _LaneWalk(axis, cursor, self._ownership, worker)
+        entered: list[LaneRun] = []
         for number in served:
             if number < width:
                 runs, done = lanes[number]
@@ -76,7 +76,7 @@ class Lanes:
                     entered += more
         if walk.ended and not any(lane.runs for lane in lanes):
             return Plan(cursor, (), 0, False, walk.cursor._replace(lanes=()), ended=True)
-        pieces: list[Piece] = []
+        pieces: list[RunPiece] = []
         total, sweep_end = 0, walk.passed_end
         for number in served:
             taken, lanes[number], completed = lanes[number].take(self._length, number)
@@ -90,7 +90,7 @@ class Lanes:
         return Plan(cursor, (), total, sweep_end, after, entered=tuple(entered), pieces=tuple(pieces))
 
 
-class _Walk:
+class _LaneWalk:
     """Takes one worker's sequences from the axis, run by run.
 
     Attributes:
@@ -105,9 +105,9 @@ class _Walk:
         self._barren: int | None = None
         self.ended = self.passed_end = False
 
-    def draw(self, missing: int) -> list[Run]:
+    def draw(self, missing: int) -> list[LaneRun]:
         """Sequences until they have more than ``missing`` samples, or none are left, or a whole sweep had no sample."""
-        runs: list[Run] = []
+        runs: list[LaneRun] = []
         while missing >= 0 and not self.ended:
             settled = self._axis.settle(self.cursor)
             if settled is None:
@@ -124,7 +124,7 @@ class _Walk:
             a, b = owned.before(settled.k), owned.before(limit)
             stop = min(b, _beyond(owned, a, missing))
             if stop > a:
-                runs.append(Run(owned.segment, a, stop))
+                runs.append(LaneRun(owned.segment, a, stop))
                 missing -= runs[-1].ends[-1]
                 if runs[-1].ends[-1]:
                     self._barren = segment.plan.sweep + 1
@@ -220,7 +220,7 @@ def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]
             start = ordinal - plan.first
             if start + count > plan.count:
                 raise StateError("a lane of this state goes beyond its window", saved={"lanes": lanes})
-            runs.append(Run(axis.segment(plan, start, count), 0, count))
+            runs.append(LaneRun(axis.segment(plan, start, count), 0, count))
             if done and (len(runs) > 1 or done >= runs[0].ends[1]):
                 raise StateError("a lane of this state has more samples done than its sequence", saved={"lanes": lanes})
         out.append(Lane(tuple(runs), lane[0][3] if lane else 0))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.packing.whole import fit
 from feedline.feed.timeline import Segment
@@ -83,7 +83,7 @@ class Local:
             return nothing_left(cursor)
         room = share_of(size, index, count)
         start, barren = settled, axis.first_whole_sweep(settled)
-        parts: list[Part] = []
+        parts: list[SegmentSlice] = []
         total, sweep_end = 0, False
         while parts or settled.segment.plan.sweep <= barren:
             segment = settled.segment
@@ -92,7 +92,7 @@ class Local:
             a, b = owned.before(settled.k), owned.before(limit)
             stop = fit(mine, a, b, room - total, first=not parts and not sweep_end)
             if stop > a:
-                parts.append(Part(mine, a, stop))
+                parts.append(SegmentSlice(mine, a, stop))
                 total += mine.before(stop) - mine.before(a)
             # What others own is passed over, up to the next sequence that does not fit or to the end of the sweep;
             # CNTK without randomization stops behind a full minibatch.
@@ -101,7 +101,7 @@ class Local:
             if full and not axis.timeline.shuffle:
                 k = owned.whole(stop - 1) + 1
             settled = settled._replace(k=k)
-            at_end = axis.ends_sweep(Part(segment, 0, k))
+            at_end = axis.ends_sweep(SegmentSlice(segment, 0, k))
             sweep_end = sweep_end or at_end
             if stop < b or (full and (at_end or not axis.timeline.shuffle)):
                 break

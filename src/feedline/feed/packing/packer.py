@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from feedline.feed.packing.axis import Axis, Cursor, Part
-from feedline.feed.packing.runs import Piece, Run
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.runs import LaneRun, RunPiece
 
 
 class Plan(NamedTuple):
@@ -23,13 +23,13 @@ class Plan(NamedTuple):
     """
 
     start: Cursor
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentSlice, ...]
     samples: int
     sweep_end: bool
     after: Cursor
     ended: bool = False
-    entered: tuple[Run, ...] = ()
-    pieces: tuple[Piece, ...] | None = None
+    entered: tuple[LaneRun, ...] = ()
+    pieces: tuple[RunPiece, ...] | None = None
 
 
 class Packer(Protocol):

@@ -32,7 +32,7 @@ class Content(NamedTuple):
     ends: list[int]
 
 
-class Run:
+class LaneRun:
     """The sequences a..b-1 of a segment, in a lane.
 
     Attributes:
@@ -62,10 +62,10 @@ class Run:
         return int(segment.places(self.b - 1, self.b)[0]) + 1 == segment.plan.count and segment.plan.last
 
 
-class Piece(NamedTuple):
+class RunPiece(NamedTuple):
     """The samples start..stop-1 of a run, delivered by lane number ``lane``."""
 
-    run: Run
+    run: LaneRun
     start: int
     stop: int
     lane: int
@@ -79,7 +79,7 @@ class Lane(NamedTuple):
         done: samples of the first run that were delivered.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[LaneRun, ...] = ()
     done: int = 0
 
     @property
@@ -87,18 +87,18 @@ class Lane(NamedTuple):
         """Samples not yet delivered."""
         return sum(run.ends[-1] for run in self.runs) - self.done
 
-    def take(self, most: int, number: int) -> tuple[list[Piece], Lane, bool]:
+    def take(self, most: int, number: int) -> tuple[list[RunPiece], Lane, bool]:
         """Up to ``most`` samples from the front, for lane ``number``.
 
         Returns:
             The pieces, the lane behind them, and whether they complete the last sequence of a sweep.
         """
-        pieces: list[Piece] = []
+        pieces: list[RunPiece] = []
         done, sweep_end = self.done, False
         for i, run in enumerate(self.runs):
             stop = min(done + most, run.ends[-1])
             if stop > done:
-                pieces.append(Piece(run, done, stop, number))
+                pieces.append(RunPiece(run, done, stop, number))
                 most -= stop - done
             if stop < run.ends[-1]:
                 return pieces, Lane(self.runs[i:], stop), sweep_end
@@ -106,7 +106,7 @@ class Lane(NamedTuple):
         return pieces, Lane(), sweep_end
 
 
-class Cut(NamedTuple):
+class LaneStreams(NamedTuple):
     """Pieces as the streams of a minibatch; one entry for each piece of a sequence.
 
     Attributes:
@@ -124,7 +124,7 @@ class Cut(NamedTuple):
     samples: int
 
 
-def cut(schema: Schema, pieces: tuple[Piece, ...]) -> Cut:
+def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
     """Copy ``pieces`` out of their runs, which have been read; unreadable sequences are left out."""
     ids: list[int] = []
     lanes: list[int] = []
@@ -155,7 +155,9 @@ def cut(schema: Schema, pieces: tuple[Piece, ...]) -> Cut:
     values = {name: Value.empty(stream, ragged=True) for name, stream in schema.items()}
     if ranges:
         values = {name: _concatenate([(v[name], a, b) for v, a, b in ranges], bounds) for name in schema}
-    return Cut(values, np.array(ids, np.int64), np.array(lanes, np.int64), np.array(begins, np.bool_), offsets[-1])
+    return LaneStreams(
+        values, np.array(ids, np.int64), np.array(lanes, np.int64), np.array(begins, np.bool_), offsets[-1]
+    )
 
 
 def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.packing.axis import Axis, Cursor, Part
+from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.timeline import Segment
 
@@ -29,14 +29,14 @@ class Whole:
         if settled is None:
             return nothing_left(cursor)
         start = settled
-        parts: list[Part] = []
+        parts: list[SegmentSlice] = []
         total, sweep_end = 0, False
         while True:
             segment, k = settled.segment, settled.k
             limit = segment.n if axis.max_samples is None else axis.limit(settled)
             stop = fit(segment, k, limit, size - total, first=not parts)
             if stop > k:
-                part = Part(segment, k, stop)
+                part = SegmentSlice(segment, k, stop)
                 parts.append(part)
                 total += part.samples
                 settled = Cursor(segment, stop, settled.samples, settled.fingerprint)
@@ -78,7 +78,7 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
     return min(stop, limit)
 
 
-def share(parts: tuple[Part, ...], samples: int, index: int, count: int) -> tuple[Part, ...]:
+def share(parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
     """The part of rank ``index`` of ``count``."""
     if count == 1:
         return parts
@@ -96,12 +96,12 @@ def share(parts: tuple[Part, ...], samples: int, index: int, count: int) -> tupl
         size = part.b - part.a
         a, b = max(lo - at, 0), min(hi - at, size)
         if a < b:
-            mine.append(Part(part.segment, part.a + a, part.a + b))
+            mine.append(SegmentSlice(part.segment, part.a + a, part.a + b))
         at += size
     return tuple(mine)
 
 
-def _starts(part: Part) -> Ints:
+def _starts(part: SegmentSlice) -> Ints:
     ends = part.segment.ends
     if ends is None:
         return np.arange(part.b - part.a, dtype=np.int64)

@@ -28,7 +28,7 @@ class CntkOrder(Timeline):
         if window is not None and window.bytes is not None:
             raise ValueError('expected Window(chunks=...) or Window(samples=...) with order="cntk", got bytes')
         super().__init__(table, seed, shuffle, window or DEFAULT_WINDOW)
-        self._sweeps: dict[int, _Sweep] = {}
+        self._sweeps: dict[int, _CntkSweep] = {}
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; here a window is the range of places that one chunk occupies."""
@@ -36,12 +36,12 @@ class CntkOrder(Timeline):
         if sweep not in self._sweeps:
             while len(self._sweeps) >= 2:
                 self._sweeps.pop(max(self._sweeps, key=lambda n: abs(n - sweep)))
-            self._sweeps[sweep] = _Sweep(self, sweep)
+            self._sweeps[sweep] = _CntkSweep(self, sweep)
         layout = self._sweeps[sweep]
         return layout.plan(int(np.searchsorted(layout.starts, ordinal, side="right")) - 1)
 
 
-class _Sweep:
+class _CntkSweep:
     def __init__(self, order: CntkOrder, number: int) -> None:
         table = order.table
         self._order, self._number = order, number

@@ -1,7 +1,8 @@
 """Who runs the user's Python? A pool of processes or threads, and the memory that their results travel in.
 
-Inside: ``pool → crew | threads → member → start | outcome → process → message | queue | control | failure |
-interrupts → memory → limits``. torch is used where it is already imported, never imported for its own sake.
+Inside: ``pool → process_pool | threads → worker_handle → start_methods | results → worker_process → message | queue |
+control_block | failure | interrupts → memory → limits``. torch is used where it is already imported, never imported for
+its own sake.
 """
 
 from feedline.feed.workers.message import empty

@@ -62,7 +62,7 @@ def create(size: int, name: str = "feedline") -> int:
     return fd
 
 
-class Piece(NamedTuple):
+class SharedSpan(NamedTuple):
     """``nbytes`` at ``offset`` of segment ``number``: how a result is named in a message."""
 
     number: int
@@ -103,7 +103,7 @@ class Arena:
         self._once = SEGMENTS
         self.thread = threading.get_ident()
 
-    def take(self, nbytes: int) -> tuple[Piece, memoryview]:
+    def take(self, nbytes: int) -> tuple[SharedSpan, memoryview]:
         """``nbytes`` of the current unit's memory: their name and a writable view of them.
 
         Raises:
@@ -117,14 +117,14 @@ class Arena:
             self._unit.append(own)
         offset = own.used
         own.used += size
-        return Piece(own.number, offset, nbytes), own.bytes[offset : offset + nbytes]
+        return SharedSpan(own.number, offset, nbytes), own.bytes[offset : offset + nbytes]
 
-    def find(self, address: int, nbytes: int) -> Piece | None:
+    def find(self, address: int, nbytes: int) -> SharedSpan | None:
         """The name of memory that was taken for the current unit, or None if it was not."""
         for own in self._unit:
             offset = address - own.mapping.address
             if offset >= 0 and offset + nbytes <= own.used:
-                return Piece(own.number, offset, nbytes)
+                return SharedSpan(own.number, offset, nbytes)
         return None
 
     def announce(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
@@ -203,7 +203,7 @@ class Arena:
 # ---- the parent's side ------------------------------------------------------------------------------------------
 
 
-class Segment:
+class SharedSegment:
     """A segment of a worker, as the parent sees it.
 
     Args:

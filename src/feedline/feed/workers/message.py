@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from feedline.feed.workers.memory import Arena, Piece
+from feedline.feed.workers.memory import Arena, SharedSpan
 
 Array = NDArray[Any]
 
@@ -80,7 +80,7 @@ class Encoder:
         self._buffers: list[Any] = []
         self._reduced: Array | None = None
 
-    def encode(self, tree: Any) -> tuple[list[Piece], bytes | Piece, int]:
+    def encode(self, tree: Any) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
         """The buffers outside of the pickle, the pickle (in shared memory where it is large), and all their bytes.
 
         Raises:
@@ -133,14 +133,14 @@ class Encoder:
         self._buffers.append(np.frombuffer(raw, np.uint8))
         return False
 
-    def _place(self, buffers: list[Array], text: bytes, total: int) -> tuple[list[Piece], bytes | Piece, int]:
+    def _place(self, buffers: list[Array], text: bytes, total: int) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
         arena = self._arena
         assert arena is not None
         found = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
         outside = len(text) > 16 * INLINE
         sizes = [-(-a.nbytes // 64) * 64 for a, piece in zip(buffers, found, strict=True) if piece is None]
-        pieces: list[Piece] = []
-        message: bytes | Piece = text
+        pieces: list[SharedSpan] = []
+        message: bytes | SharedSpan = text
         need = sum(sizes) + (len(text) if outside else 0)
         if need:
             whole, memory = arena.take(need)
@@ -150,11 +150,11 @@ class Encoder:
                     pieces.append(piece)
                     continue
                 np.copyto(np.ndarray(array.shape, array.dtype, memory, offset), array)
-                pieces.append(Piece(whole.number, whole.offset + offset, array.nbytes))
+                pieces.append(SharedSpan(whole.number, whole.offset + offset, array.nbytes))
                 offset += -(-array.nbytes // 64) * 64
             if outside:
                 memory[offset : offset + len(text)] = text
-                message = Piece(whole.number, whole.offset + offset, len(text))
+                message = SharedSpan(whole.number, whole.offset + offset, len(text))
         else:
             pieces = [piece for piece in found if piece is not None]
         return pieces, message, total + sum(piece.nbytes for piece in pieces)

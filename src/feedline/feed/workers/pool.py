@@ -22,9 +22,9 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import Undisturbed, at_rest
-from feedline.feed.workers.process_pool import ProcessCrew
+from feedline.feed.workers.process_pool import ProcessPool
 from feedline.feed.workers.results import Outcome, PoolStats
-from feedline.feed.workers.threads import ThreadCrew
+from feedline.feed.workers.threads import ThreadPool
 
 
 class Task(Protocol):
@@ -83,19 +83,19 @@ class Pool:
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
         self._orphans: deque[int] = deque()  # abandoned tickets that wait to be cancelled
-        self._crew: ProcessCrew | ThreadCrew = (
-            ThreadCrew(task, workers)
+        self._backend: ProcessPool | ThreadPool = (
+            ThreadPool(task, workers)
             if kind == "thread"
-            else ProcessCrew(task, workers, method, max(depth, 1), shared_memory)
+            else ProcessPool(task, workers, method, max(depth, 1), shared_memory)
         )
-        self._end = weakref.finalize(self, self._crew.close)
+        self._end = weakref.finalize(self, self._backend.close)
         self._end.atexit = False  # `_close_all` comes before multiprocessing ends its children
         try:
-            self._crew.start()
+            self._backend.start()
             _pools.add(self)
         except BaseException:
             self._end.detach()
-            self._crew.close(0.0)
+            self._backend.close(0.0)
             raise
 
     @property
@@ -106,7 +106,7 @@ class Pool:
     @property
     def pids(self) -> list[int]:
         """The processes, by worker."""
-        return self._crew.pids
+        return self._backend.pids
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Does not block.
@@ -127,7 +127,7 @@ class Pool:
                 ticket = self._next
                 self._next = ticket + 1
                 self._waited.add(ticket)
-                self._crew.put(ticket, unit, worker)
+                self._backend.put(ticket, unit, worker)
             return ticket
         except BaseException:  # also an interrupt when all is done: nobody is told of the ticket
             self.cancel([ticket])
@@ -182,7 +182,7 @@ class Pool:
             return
         with self._lock:
             gone = list(self._waited) if tickets is None else [t for t in tickets if t in self._waited]
-            self._crew.cancel(gone)
+            self._backend.cancel(gone)
             self._drop(gone)
 
     def abandon(self, tickets: Iterable[int]) -> None:
@@ -192,13 +192,13 @@ class Pool:
         if self._closed or os.getpid() != self._pid:
             return
         with Undisturbed():  # what is raised here reaches nobody, and may leave a lock behind
-            if at_rest(self._lock) and self._crew.at_rest():
+            if at_rest(self._lock) and self._backend.at_rest():
                 self._settle()
 
     def stats(self) -> PoolStats:
         """What has been done so far."""
-        workers = [replace(f, pid=pid) for f, pid in zip(self._crew.figures, self._crew.pids, strict=False)]
-        return PoolStats(workers or list(self._crew.figures), self._crew.restarts, self._crew.stages)
+        workers = [replace(f, pid=pid) for f, pid in zip(self._backend.figures, self._backend.pids, strict=False)]
+        return PoolStats(workers or list(self._backend.figures), self._backend.restarts, self._backend.stages)
 
     def close(self) -> None:
         """End the workers and drop what nobody took; units that run get a few seconds. Closing twice is fine."""
@@ -275,11 +275,11 @@ class Pool:
                 return timeout != 0 and self._changed.wait(timeout)
             self._leader = me
         try:
-            return self._crew.poll(timeout)
+            return self._backend.poll(timeout)
         finally:
             with self._lock:
                 # Whatever interrupts this, a result is in one place at least.
-                arrived = self._crew.outcomes
+                arrived = self._backend.outcomes
                 while arrived:
                     ticket, outcome = arrived[0]
                     if ticket in self._waited:

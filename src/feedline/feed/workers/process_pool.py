@@ -23,14 +23,14 @@ from feedline.feed.workers import limits
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
 from feedline.feed.workers.interrupts import Undisturbed, at_rest
-from feedline.feed.workers.memory import Segment
+from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.results import Arrived, Failed, Outcome, WorkerStats
-from feedline.feed.workers.worker_handle import FDS_EACH, FDS_ONCE, Member, Terms, readable
-from feedline.feed.workers.worker_process import Message
+from feedline.feed.workers.worker_handle import FDS_EACH, FDS_ONCE, Terms, WorkerHandle, readable
+from feedline.feed.workers.worker_process import WorkerMessage
 
 
-class _Job:
+class _PendingUnit:
     """A unit until its result is there."""
 
     __slots__ = ("deaths", "record", "unit", "worker")
@@ -39,7 +39,7 @@ class _Job:
         self.unit, self.record, self.worker, self.deaths = unit, record, worker, 0
 
 
-class ProcessCrew:
+class ProcessPool:
     """See the module.
 
     Args:
@@ -55,7 +55,7 @@ class ProcessCrew:
         self._task, self._count, self._depth, self._shared_memory = task, workers, depth, shared_memory
         self._lock, self._pid = threading.RLock(), os.getpid()
         self._started = self._closed = False
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, _PendingUnit] = {}
         self._backlog: deque[Record] = deque()
         self._broken: WorkerError | None = None
         self.outcomes: deque[tuple[int, Outcome]] = deque()
@@ -65,8 +65,8 @@ class ProcessCrew:
         self.restarts = 0
         self.figures = [WorkerStats(index=i) for i in range(workers)]
         self._stages: dict[str, float] = {}  # of the dead
-        self._members: list[Member] = []
-        self._by_fd: dict[int, Member] = {}
+        self._members: list[WorkerHandle] = []
+        self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class ProcessCrew:
             self._context, process.Parcel(self._task), self._count, self._depth, self._shared_memory, self._queue
         )
         start.prepare(self._context)
-        _crews.add(self)  # first: forked workers shall not keep copies of each other's descriptors
+        _pools.add(self)  # first: forked workers shall not keep copies of each other's descriptors
         for index in range(self._count):
             with Undisturbed():
                 self._members.append(self._start(index))
@@ -104,7 +104,7 @@ class ProcessCrew:
         text = pickle.dumps(unit, 5)
         with Undisturbed(), self._lock:
             record = self._queue.write(ticket, text)
-            self._jobs[ticket] = _Job(unit, record, worker)
+            self._jobs[ticket] = _PendingUnit(unit, record, worker)
             (self._backlog if worker is None else self._members[worker].backlog).append(record)
             self._flush()
 
@@ -158,13 +158,13 @@ class ProcessCrew:
     def close(self, grace: float = process.GRACE) -> None:
         """End the workers: idle ones at once, running ones with their unit or after ``grace`` seconds.
 
-        Again is as once. Only where the crew was made: a forked child has let go of it in `abandon`.
+        Again is as once. Only where the pool was made: a forked child has let go of it in `abandon`.
         """
         if self._closed or not self._started or os.getpid() != self._pid:
             return
         self._closed = True
         with self._lock:
-            _crews.discard(self)
+            _pools.discard(self)
             left = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
             self._members = []
             self._by_fd.clear()
@@ -198,8 +198,8 @@ class ProcessCrew:
 
     # ---- within ----------------------------------------------------------------------------------------
 
-    def _start(self, index: int) -> Member:
-        member = Member(self._terms, index)
+    def _start(self, index: int) -> WorkerHandle:
+        member = WorkerHandle(self._terms, index)
         for fd in (member.fileno(), member.ended):
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)
@@ -214,7 +214,7 @@ class ProcessCrew:
                 member.send()
                 self._torn = torn
 
-    def _receive(self, member: Member) -> bool:
+    def _receive(self, member: WorkerHandle) -> bool:
         """Take in one packet; False: there is none."""
         try:
             heard = member.hear(self._buffer)
@@ -229,7 +229,7 @@ class ProcessCrew:
             self._commit(member, *heard)
         return True
 
-    def _commit(self, member: Member, said: Message, segments: dict[int, Segment]) -> None:
+    def _commit(self, member: WorkerHandle, said: WorkerMessage, segments: dict[int, SharedSegment]) -> None:
         self._deaths_in_row = 0
         figures = self.figures[member.index]
         figures.units += 1
@@ -252,7 +252,7 @@ class ProcessCrew:
 
     # ---- death -----------------------------------------------------------------------------------------
 
-    def _bury(self, member: Member, hear: bool = True) -> None:
+    def _bury(self, member: WorkerHandle, hear: bool = True) -> None:
         """Take over what a dead worker leaves, and put another in its place."""
         while hear and self._receive(member):
             pass  # what it sent before it died is good
@@ -322,7 +322,7 @@ class ProcessCrew:
             self._bury(member, hear=False)
         self._torn = False
 
-    def _end(self, member: Member) -> None:
+    def _end(self, member: WorkerHandle) -> None:
         for fd in (member.fileno(), member.ended):
             self._ignore(fd)
         member.end()
@@ -347,12 +347,12 @@ def _add(total: dict[str, float], more: dict[str, float]) -> None:
         total[name] = total.get(name, 0.0) + seconds
 
 
-_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
+_pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    for crew in list(_crews):
-        crew.abandon()
+    for pool in list(_pools):
+        pool.abandon()
 
 
 os.register_at_fork(after_in_child=_forked)

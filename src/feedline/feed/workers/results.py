@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from feedline.feed.workers.failure import Failure
-from feedline.feed.workers.memory import Piece, Segment
+from feedline.feed.workers.memory import SharedSegment, SharedSpan
 from feedline.feed.workers.message import decode
 
 
@@ -45,7 +45,7 @@ class Failed:
         """Nothing is held."""
 
 
-class Value:
+class LocalOutcome:
     """The outcome of a unit that ran in this process."""
 
     __slots__ = ("_value", "why")
@@ -67,7 +67,7 @@ class Arrived:
 
     __slots__ = ("_pieces", "_segments", "_text", "_windows", "why")
 
-    def __init__(self, segments: dict[int, Segment], pieces: list[Piece], text: bytes | Piece) -> None:
+    def __init__(self, segments: dict[int, SharedSegment], pieces: list[SharedSpan], text: bytes | SharedSpan) -> None:
         self.why: BaseException | None = None
         self._segments, self._pieces, self._text = segments, pieces, text
         self._windows: dict[int, memoryview] = {}

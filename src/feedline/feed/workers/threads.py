@@ -19,15 +19,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from feedline.feed.workers.interrupts import at_rest
-from feedline.feed.workers.results import Failed, Outcome, Value, WorkerStats
+from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
 
 class _Shared:
-    """What the threads and the crew have in common; threads keep no crew alive."""
+    """What the threads and the pool have in common; threads keep no pool alive."""
 
     def __init__(self, task: Any, workers: int) -> None:
         self.task, self.workers = task, workers
-        self.lock = threading.RLock()  # for signal handlers and finalisers that call the crew inside of its own calls
+        self.lock = threading.RLock()  # for signal handlers and finalisers that call the pool inside of its own calls
         self.came = threading.Condition(self.lock)
         self.idle: set[int] = set()
         self.bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(workers)]
@@ -53,7 +53,7 @@ class _Shared:
             bell.put(None)
 
 
-class ThreadCrew:
+class ThreadPool:
     """See the module.
 
     Args:
@@ -125,7 +125,7 @@ class ThreadCrew:
     def close(self, grace: float = 5.0) -> None:
         """End the threads, which end with the unit they run; ``grace`` seconds are waited for that.
 
-        As a finaliser it may be called in any thread: one of the crew's own does not wait for the others, which may
+        As a finaliser it may be called in any thread: one of the pool's own does not wait for the others, which may
         want a lock that it holds.
         """
         shared = self._shared
@@ -169,7 +169,7 @@ def _work(shared: _Shared, index: int) -> None:
         began = time.perf_counter()
         outcome: Outcome
         try:
-            outcome = broken if broken is not None else Value(shared.task.run(unit))
+            outcome = broken if broken is not None else LocalOutcome(shared.task.run(unit))
         except BaseException as error:
             outcome = Failed(_noted(error, index))
         seconds = time.perf_counter() - began

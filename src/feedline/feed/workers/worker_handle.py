@@ -18,9 +18,9 @@ from feedline.feed.workers import limits, memory
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
 from feedline.feed.workers.control_block import FLAGS, SIZE, Control
-from feedline.feed.workers.memory import Segment
+from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
-from feedline.feed.workers.worker_process import Message
+from feedline.feed.workers.worker_process import WorkerMessage
 
 # Descriptors of this process: for each worker its channel, its stderr, its pidfd and up to three of multiprocessing's;
 # and the queue's, with those that are open while a worker starts.
@@ -31,7 +31,7 @@ _MAX_FDS = 250
 
 
 class Terms(NamedTuple):
-    """What all workers of a crew have in common."""
+    """What all workers of a pool have in common."""
 
     context: Any
     parcel: process.Parcel
@@ -41,11 +41,11 @@ class Terms(NamedTuple):
     queue: UnitQueue
 
 
-class Member:
+class WorkerHandle:
     """A started worker.
 
     Args:
-        terms: of the crew.
+        terms: of the pool.
         index: which of them.
 
     Attributes:
@@ -66,7 +66,7 @@ class Member:
         self.ready = self.gone = False
         self.stages: dict[str, float] = {}
         self.exitcode, self.tail = 0, ""
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, SharedSegment] = {}
         self._partial: list[bytes] = []
         try:
             self._start(terms)
@@ -97,7 +97,7 @@ class Member:
                 return  # it has enough for now, or is dying, and its units go to the next one
             self.backlog.popleft()
 
-    def hear(self, buffer: bytearray) -> tuple[Message, dict[int, Segment]] | None:
+    def hear(self, buffer: bytearray) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
         """The next message about a unit and the segments that the unit had; None: something else was said.
 
         Raises:
@@ -124,7 +124,7 @@ class Member:
                 return None
             text = self._partial[0] if len(self._partial) == 1 else b"".join(self._partial)
             self._partial.clear()
-            return self._understand(Message(*pickle.loads(text)), fds.tolist())
+            return self._understand(WorkerMessage(*pickle.loads(text)), fds.tolist())
         finally:
             for fd in fds:
                 os.close(fd)
@@ -203,7 +203,7 @@ class Member:
             self._ended = _end_of(self._child)
             ours.pop_all()
 
-    def _understand(self, said: Message, fds: list[int]) -> tuple[Message, dict[int, Segment]] | None:
+    def _understand(self, said: WorkerMessage, fds: list[int]) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
         if said.kind == process.READY:
             self.ready = True
             return None
@@ -212,7 +212,7 @@ class Member:
         if len(fds) != len(said.fresh):
             raise limits.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for (number, size), fd in zip(said.fresh, fds, strict=True):
-            self._segments[number] = Segment(number, fd, size, self._control.mapping, FLAGS)
+            self._segments[number] = SharedSegment(number, fd, size, self._control.mapping, FLAGS)
         if said.stages is not None:
             self.stages = said.stages
         segments = {number: self._segments[number] for number in said.segments}

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from feedline.feed.workers import message, queue
 from feedline.feed.workers.control_block import Control
 from feedline.feed.workers.failure import Failure
-from feedline.feed.workers.memory import Arena, Piece
+from feedline.feed.workers.memory import Arena, SharedSpan
 
 READY, RESULT, FAILURE = range(3)
 """Kinds of messages."""
@@ -72,7 +72,7 @@ class Options(NamedTuple):
     foreign: tuple[int, ...]  # the parent's descriptors that a forked worker has copies of
 
 
-class Message(NamedTuple):
+class WorkerMessage(NamedTuple):
     """What a worker says to the parent."""
 
     kind: int
@@ -82,8 +82,8 @@ class Message(NamedTuple):
     fresh: list[tuple[int, int]] = []  # noqa: RUF012  # never changed
     retired: list[int] = []  # noqa: RUF012
     segments: list[int] = []  # noqa: RUF012
-    pieces: list[Piece] = []  # noqa: RUF012
-    text: bytes | Piece = b""
+    pieces: list[SharedSpan] = []  # noqa: RUF012
+    text: bytes | SharedSpan = b""
     nbytes: int = 0
 
 
@@ -137,7 +137,7 @@ class _Worker:
             broken = Failure(error, self._where)
         del parcel
         stages = getattr(task, "seconds", None)
-        if not self._send(Message(READY), []):
+        if not self._send(WorkerMessage(READY), []):
             return
         while (record := self._next()) is not None:
             ticket, text = queue.read(self._store, record)
@@ -167,19 +167,19 @@ class _Worker:
                 arena.drop()
         return self._send(say, fds)
 
-    def _result(self, tree: Any, ticket: int, stages: Any, began: float) -> tuple[Message, list[int]]:
+    def _result(self, tree: Any, ticket: int, stages: Any, began: float) -> tuple[WorkerMessage, list[int]]:
         arena = self._arena
         self._limit_torch()
         pieces, text, nbytes = self._encoder.encode(tree)
         spent = stages() if stages is not None else None
         seconds = time.perf_counter() - began
         if arena is None:
-            return Message(RESULT, ticket, seconds, spent, text=text, nbytes=nbytes), []
+            return WorkerMessage(RESULT, ticket, seconds, spent, text=text, nbytes=nbytes), []
         fresh, fds, retired = arena.announce()
-        return Message(RESULT, ticket, seconds, spent, fresh, retired, arena.taken(), pieces, text, nbytes), fds
+        return WorkerMessage(RESULT, ticket, seconds, spent, fresh, retired, arena.taken(), pieces, text, nbytes), fds
 
-    def _failure(self, failure: Failure, ticket: int, began: float) -> Message:
-        return Message(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5))
+    def _failure(self, failure: Failure, ticket: int, began: float) -> WorkerMessage:
+        return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5))
 
     def _next(self) -> bytes | None:
         """The next record; None: the channel is shut."""
@@ -201,7 +201,7 @@ class _Worker:
                 pass
             self._poller.poll()
 
-    def _send(self, say: Message, fds: list[int]) -> bool:
+    def _send(self, say: WorkerMessage, fds: list[int]) -> bool:
         text = pickle.dumps(tuple(say), 5)
         try:
             at = 0

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.formats.store.mapped import MappedFile
+from feedline.feed.formats.store.mapped import StoreMap
 
 HEAD_LIMIT = 64 << 20
 """Bytes of a message's head: what it says of a stream takes some hundred."""
@@ -33,7 +33,7 @@ class Buffers(Protocol):
         """As `view`, of offsets or bounds of rows that will be read from the first to the last."""
 
 
-class Batch:
+class ArrowBatch:
     """One message of an Arrow file.
 
     Args:
@@ -50,7 +50,7 @@ class Batch:
         DataError: the file was cut, or its disk fails.
     """
 
-    def __init__(self, file: MappedFile, start: int, size: int, schema: Any) -> None:
+    def __init__(self, file: StoreMap, start: int, size: int, schema: Any) -> None:
         import pyarrow as pa
 
         self._file, self._start, self._size = file, start, size

@@ -12,7 +12,7 @@ import numpy as np
 
 from feedline import _native
 from feedline.errors import SchemaError
-from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile, lengths_header
 
 
 def combine(stores: Sequence[Path], folder: Path) -> Manifest:
@@ -37,7 +37,7 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
     for i, name in enumerate(schema):
         if name in ragged:
             lengths[name] = _join_lengths(stores, manifests, name, folder / f"lengths-{i}.npy", sequences)
-    parts: list[Part] = []
+    parts: list[StoreFile] = []
     for store, manifest in zip(stores, manifests, strict=True):
         for part in manifest.parts:
             file = f"part-{len(parts):05d}.arrow"

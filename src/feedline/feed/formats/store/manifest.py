@@ -34,7 +34,7 @@ _LARGEST = 1 << 30  # bytes of a manifest; a chunk takes some fifty
 
 
 @dataclass(frozen=True)
-class Part:
+class StoreFile:
     """One Arrow IPC file.
 
     Attributes:
@@ -82,7 +82,7 @@ class Manifest:
     sequences: int
     samples: int
     lengths: dict[str, Lengths]
-    parts: list[Part]
+    parts: list[StoreFile]
     compression: str | None = None
     """One of `compressed.CODECS`, or None."""
 
@@ -240,7 +240,7 @@ class _Parser:
             for name, row in rows.items()
         }
 
-    def part(self, row: Any, number: int, schema: Schema, lengths: dict[str, Lengths]) -> Part:
+    def part(self, row: Any, number: int, schema: Schema, lengths: dict[str, Lengths]) -> StoreFile:
         file, size = self.file(row, r"part-\d{5,9}\.arrow"), self.count(row, "bytes")
         ragged = self.list(row.get("ragged"), "ragged streams")
         if not all(isinstance(name, str) and name in lengths for name in ragged):
@@ -266,7 +266,7 @@ class _Parser:
                 self.fail(f"expected {total} {what} in the chunks of {file}, got {int(chunks[what].sum())}")
         if (chunks["sequences"] < 1).any():
             self.fail(f"expected at least one sequence in every chunk of {file}")
-        return Part(file, size, frozenset(ragged), sums["sequences"], sums["samples"], chunks, by_stream)
+        return StoreFile(file, size, frozenset(ragged), sums["sequences"], sums["samples"], chunks, by_stream)
 
     def list(self, rows: Any, what: str) -> list[Any]:
         if not isinstance(rows, list):

@@ -2,7 +2,7 @@
 
 Only regular files of the folder itself are opened, never what a link leads to. A map of a file that is cut kills
 whatever touches a page that is gone (SIGBUS), so that nothing here reads a map but native code, which tells of it
-instead: `MappedFile.copy`, and a gather, which also looks at the `seal` afterwards.
+instead: `StoreMap.copy`, and a gather, which also looks at the `seal` afterwards.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _compare(path: str, got: int, size: int) -> None:
         raise DataError(f"expected a file of {size} bytes, got {got}", path=path, hint=_CHANGED)
 
 
-class MappedFile:
+class StoreMap:
     """A read-only map of a whole file.
 
     Args:

@@ -25,10 +25,10 @@ from feedline.data import Chunk, Schema, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.store import columns
-from feedline.feed.formats.store.batch import HEAD_LIMIT, Batch
+from feedline.feed.formats.store.batch import HEAD_LIMIT, ArrowBatch
 from feedline.feed.formats.store.compressed import CompressedBatch, read_exactly
-from feedline.feed.formats.store.manifest import Manifest, Part, lengths_header
-from feedline.feed.formats.store.mapped import ADVICE, MappedFile, open_inside
+from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
+from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread
 
@@ -152,7 +152,7 @@ class StoreDeserializer(Deserializer):
         values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+    def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
         """The mapped files that hold ``chunks``; the kernel begins to read the heads of these chunks."""
         found = {}
         for chunk in chunks:
@@ -203,24 +203,24 @@ class StoreDeserializer(Deserializer):
 
     # ---- chunks -------------------------------------------------------------------------------------
 
-    def _locate(self, chunk: int) -> tuple[Part, int]:
+    def _locate(self, chunk: int) -> tuple[StoreFile, int]:
         if not 0 <= chunk < self._first[-1]:
             raise IndexError(f"expected a chunk number from 0 to {self._first[-1] - 1}, got {chunk}")
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
         return self._manifest.parts[number], chunk - int(self._first[number])
 
-    def _map(self, part: Part) -> _MappedPart:
+    def _map(self, part: StoreFile) -> _MappedPart:
         with self._lock:
             if self._closed:
                 raise ValueError(f"expected an open store, but {self.name} was closed")
             mapped = self._maps.get(part.file)
             if mapped is None:
-                file = MappedFile(self._folder / part.file, part.bytes)
+                file = StoreMap(self._folder / part.file, part.bytes)
                 file.advise(self._advice)
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
 
-    def _opened(self, chunk: int) -> tuple[Part, int, _MappedPart]:
+    def _opened(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
         """The part that a chunk lies in, its number there, and the map of the part."""
         part, i = self._locate(chunk)
         mapped = self._map(part)
@@ -232,7 +232,7 @@ class StoreDeserializer(Deserializer):
 
     def _decoded(
         self,
-        part: Part,
+        part: StoreFile,
         i: int,
         mapped: _MappedPart,
         ordinals: tuple[int, int],
@@ -245,10 +245,10 @@ class StoreDeserializer(Deserializer):
         """
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
-        batch: Batch | CompressedBatch
+        batch: ArrowBatch | CompressedBatch
         try:
             if stored is None:
-                batch = Batch(mapped.file, start, size, mapped.arrow)
+                batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
             else:
                 crc32c, memory = int(part.chunks["crc32c"][i]), int(part.chunks["memory"][i])
                 batch = CompressedBatch(stored, crc32c, memory, mapped.arrow)
@@ -293,7 +293,7 @@ class StoreDeserializer(Deserializer):
         """What tells that views of a part may have been cut; those of a compressed one are memory of their own."""
         return [] if self._manifest.compression is not None else [mapped.file.seal]
 
-    def _check_samples(self, chunk: int, part: Part, i: int, path: str, values: Mapping[str, Value]) -> None:
+    def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with those by the manifest."""
         damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
         for name in values.keys() & self._manifest.lengths.keys():
@@ -351,7 +351,7 @@ class StoreDeserializer(Deserializer):
             found = self._sides.get(name)
             if found is None:
                 side = self._manifest.lengths[name]
-                file = MappedFile(self._folder / side.file, side.bytes)
+                file = StoreMap(self._folder / side.file, side.bytes)
                 if self._verify:
                     _check_sum(file, 0, side.bytes, side.crc32c)
                 found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
@@ -367,7 +367,7 @@ _LENGTHS_AT_ONCE = 64 << 20
 class _MappedPart:
     """A mapped Arrow file whose schema is what the manifest says."""
 
-    def __init__(self, file: MappedFile, schema: Schema, part: Part) -> None:
+    def __init__(self, file: StoreMap, schema: Schema, part: StoreFile) -> None:
         import pyarrow as pa
 
         self.file = file
@@ -392,7 +392,7 @@ class _MappedPart:
 class _MappedLengths:
     """A mapped ``.npy`` file of lengths."""
 
-    def __init__(self, file: MappedFile, count: int, stream: str) -> None:
+    def __init__(self, file: StoreMap, count: int, stream: str) -> None:
         header = lengths_header(count)
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
             raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
@@ -439,7 +439,7 @@ def _with_offsets(value: Value) -> Value:
     return DenseValue(value.rows, offsets)
 
 
-def _check_sum(file: MappedFile, start: int, size: int, expected: int) -> None:
+def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
     got = _native.crc32c(file.view(np.dtype(np.uint8), size, start))
     if got != expected:
         raise _damaged(f"expected {size} bytes with checksum {expected:08x}, got {got:08x}", file.path, start)

@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.files.pieces import copied, joined
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
-from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, Part, lengths_header
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.staging import Workplace, clear_leftovers
 
 Piece = dict[str, Value]
@@ -298,12 +298,12 @@ class _PartFile:
     def drop(self) -> None:
         self._sink.drop()
 
-    def describe(self, ragged: list[str]) -> Part:
+    def describe(self, ragged: list[str]) -> StoreFile:
         table = np.array(self._rows, np.int64).T
         keys = ("byte", "bytes", "sequences", "samples", "crc32c", *(["memory"] if self._compressed else []))
         chunks = dict(zip(keys, table, strict=True))
         totals = {name: np.array([row[name] for row in self._totals], np.int64) for name in ragged}
-        return Part(
+        return StoreFile(
             self._name,
             self._sink.size,
             self.ragged,

@@ -1,0 +1,39 @@
+"""One word, one meaning: class names and the words of the glossary occur once."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import feedline
+
+ROOT = Path(feedline.__file__).parent
+GLOSSARY = Path(__file__).parent.parent / "docs" / "glossary.md"
+FACADES = ("cntk", "mxnet")  # their names are those of the originals
+
+#: Names that still occur twice; a name leaves this list for good when its second class is renamed.
+TWICE = {
+    "AdaGrad", "Adam", "RMSProp", "SGD",  # kvstore, train
+    "Batch", "Step",  # networks, train
+    "Entry",  # kvstore
+    "Held", "Place", "_Call",  # collective
+    "Job", "Outcome", "Packer", "Quantized", "Record", "Settings",  # cli, kvstore, train
+    "Site", "Source", "Summary", "_Importer",  # graph, networks, train
+}  # fmt: skip
+
+
+def module_classes():
+    """Names of the classes at the level of modules, outside the façades."""
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] not in FACADES:
+            yield from (node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+
+
+def test_no_class_name_occurs_twice():
+    twice = {name for name, count in Counter(module_classes()).items() if count > 1}
+    assert twice - TWICE == set(), "give the newer class a name that says how it differs"
+    assert TWICE - twice == set(), "these occur once now: take them off the list"
+
+
+def test_the_glossary_defines_each_word_once():
+    words = [line.split("**")[1] for line in GLOSSARY.read_text().splitlines() if line.startswith("| **")]
+    assert [word for word, count in Counter(words).items() if count > 1] == []
