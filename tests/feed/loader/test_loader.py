@@ -132,7 +132,7 @@ def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
     state = {**loader.state_dict(), "sequence": 9 * 10**6}
     loader.load_state_dict(state)
     first = next(iter(loader))
-    assert flat([first]) == take(loader._order, 0, 9 * 10**6, 9 * 10**6 + 256).tolist()
+    assert flat([first]) == take(loader._batches.order, 0, 9 * 10**6, 9 * 10**6 + 256).tolist()
     assert asked[0][0] == 9 * 10**6
     assert sum(b - a for a, b in asked) < 10**5
 

@@ -167,7 +167,7 @@ def test_a_sampler_of_the_user_s_says_nothing_of_the_data():
 
 
 def test_the_digest_is_made_once(monkeypatch):
-    from feedline.feed.loader import loader as module
+    from feedline.feed.loader import batches as module
 
     asked = []
     monkeypatch.setattr(module, "digest_of", lambda data: asked.append(1) or digest_of(data))
@@ -296,12 +296,12 @@ def test_every_field_is_checked_when_it_is_loaded(name):
         for value in [*HUGE, KeyError, rng.choice(HUGE)]:
             damaged = changed(state, path, value) if path or value is not KeyError else {}
             other = make()
-            before, seed = other.state_dict(), other._seed
+            before, seed = other.state_dict(), other._batches.seed
             try:
                 other.load_state_dict(damaged)
             except fl.StateError:
                 assert other.state_dict() == before
-                assert other._seed == seed
+                assert other._batches.seed == seed
                 assert len(flat(b["x"] if isinstance(b, dict) else b for b in other)) == 13
                 continue
             if own:

@@ -170,7 +170,7 @@ def test_in_the_middle_of_the_pool_s_own_calls(through, kind):
         print(*loader.pids)
         gc.set_threshold(700)
         assert [len(batch) for batch in loader] == [4] * 15
-        pool = loader._pool
+        pool = loader._factory.pool
         assert len(pool._waited) <= 15 + 2 * 16  # the next sweep's alone; nothing of iterators that are gone
         del loader, pool
         nothing_left(before)
@@ -184,7 +184,7 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
         loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread")
         iterator = iter(loader)
         next(iterator)
-        pool, shared = loader._pool, loader._pool._backend._shared
+        pool, shared = loader._factory.pool, loader._factory.pool._backend._shared
         held, go = threading.Event(), threading.Event()
 
         def holder():

@@ -1,7 +1,8 @@
 """One door to data by index: `DataLoader`, torch's constructor over feedline's order, clock and workers.
 
-Inside: ``loader → corpus | supply | iterable | sampling | state → fetch | gather → collate | random | order``. torch is
-reached through `interop` alone, and only where it is installed.
+Inside: ``loader → iterator → factory → corpus | staged → batches → executors | iterable | sampling | options | sweeps →
+fetch | gather | state → collate | random | order``. torch is reached through `interop` alone, and only where it is
+installed.
 """
 
 from feedline.feed.loader.loader import DataLoader

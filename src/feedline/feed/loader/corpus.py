@@ -7,8 +7,7 @@ worker processes are started: ``num_workers`` is the number of chunks read at a 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,118 +15,77 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Minibatch, Position
 from feedline.errors import SchemaError
-from feedline.feed.convert import open_corpus
 from feedline.feed.loader import collate as collating
+from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.fetch import Fetched
+from feedline.feed.loader.options import Options
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
 from feedline.feed.source import MinibatchSource
 
 
-def opened(dataset: Any) -> Any:
-    """``dataset``, or the corpus at that path."""
-    return open_corpus(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset
+class CorpusBatches(Batches):
+    """Batches of a corpus; the default ``collate_fn`` is not called."""
 
+    places: int
 
-def is_corpus(dataset: Any) -> bool:
-    """Whether it is one of feedline's."""
-    return isinstance(dataset, Deserializer)
-
-
-def check(given: Mapping[str, Any]) -> None:
-    """Check that nothing is asked of a corpus that belongs to datasets of items.
-
-    Raises:
-        ValueError: something is.
-    """
-    for name in ("sampler", "batch_sampler", "weights", "lengths", "worker_init_fn"):
-        if given[name] is not None:
-            raise ValueError(f"expected no {name} for a corpus, which is read in its own order by native threads")
-    if given["batch_size"] is None:
-        raise ValueError("expected a batch_size for a corpus, got None")
-
-
-class CorpusBatches:
-    """The batches of a corpus.
-
-    Args:
-        corpus: what is read.
-        seed, shuffle: of the order.
-        share: gives (index, count).
-        size: sequences of a batch of one rank; None: ``samples`` counts.
-        samples: of a batch of one rank.
-        layout: of sequences of several samples.
-        threads: chunks read at a time.
-        collate: a ``collate_fn`` over the sequences of a batch; the default one is not called.
-        errors: arguments of the source about unreadable sequences.
-
-    Attributes:
-        items: sequences of a sweep.
-    """
-
-    def __init__(
-        self,
-        corpus: Deserializer,
-        *,
-        seed: int,
-        shuffle: bool,
-        share: Callable[[], tuple[int, int]],
-        size: int | None,
-        samples: int | None,
-        layout: str,
-        threads: int,
-        collate: Callable[[Any], Any],
-        errors: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, options: Options, seed: int) -> None:
+        super().__init__(options, seed)
+        corpus: Deserializer = options.dataset
         if not corpus.sized:
             raise ValueError(
                 "expected a corpus that tells the sizes of its chunks before they are read; implement chunk_info, "
                 "convert it to a store, or use a MinibatchSource"
             )
-        if samples is None:
-            corpus = _OneEach(corpus)
-        self._corpus, self._seed, self._shuffle, self._share = corpus, seed, shuffle, share
-        self._size: int = samples if samples is not None else size or 1
-        self._counts_items = samples is None
-        self._layout, self._threads, self._errors = layout, threads, errors
-        self.items = sum(info.sequences for info in corpus.chunks())
-        self._collate = None if collating.known(collate) is not None else collate
+        self._corpus = corpus if options.batch_samples is not None else _OneEach(corpus)
+        self._size = options.batch_samples or options.batch_size or 1
+        self.places = sum(info.sequences for info in corpus.chunks())
 
     def _source(self, sweep: int) -> MinibatchSource:
+        options = self.options
+        errors: dict[str, Any] = {}
+        if options.skips:
+            errors = {"on_error": "skip", "quarantine": options.quarantine, "max_errors": options.max_errors}
         return MinibatchSource(
             self._corpus,
-            seed=self._seed,
-            shuffle=self._shuffle,
+            seed=self.seed,
+            shuffle=bool(options.shuffle),
             partition=(0, 1),
             max_sweeps=sweep + 1,
-            threads=self._threads,
-            **self._errors,
+            threads=max(options.num_workers, 2),
+            **errors,
         )
 
     def identity(self) -> dict[str, Any]:
-        """What a state of this order names."""
+        """See `Batches.identity`."""
         saved = self._source(0).state_dict()
         return {key: saved[key] for key in ("order", "seed", "shuffle", "schema", "corpus")}
 
-    def batches(self, sweep: int, drop_last: bool) -> int:
-        """Batches of a sweep."""
-        size = self._size * self._share()[1]
-        if self._counts_items:
-            return self.items // size if drop_last else -(-self.items // size)
+    def count(self, sweep: int) -> int:
+        """See `Batches.count`."""
+        size, drop_last = self._size * self.options.share.resolve()[1], self.options.drop_last
+        if self.options.batch_samples is None:
+            return self.places // size if drop_last else -(-self.places // size)
         sizes = [planned.global_samples for planned in self._source(sweep).plan(size, start=Position(sweep))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
-    def executor(self, place: ResumePoint, drop_last: bool) -> CorpusExecutor:
-        """The batches of the rest of a sweep."""
+    def executor(self, place: ResumePoint) -> CorpusExecutor:
+        """What makes the batches of the rest of a sweep."""
         source = self._source(place.sweep)
-        ended = place.start == self.items  # behind the last sequence, which is no position of a source
+        ended = place.start == self.places  # behind the last sequence, which is no position of a source
         source.seek(Position(place.sweep + 1) if ended else Position(place.sweep, place.start))
-        index, count = self._share()
-        return CorpusExecutor(source, self._size * count, (index, count), drop_last, self._made)
+        share = self.options.share.resolve()
+        return CorpusExecutor(
+            source, size=self._size * share[1], share=share, drop_last=self.options.drop_last, made=self._made
+        )
 
     def _made(self, minibatch: Minibatch) -> Any:
-        return _tree(minibatch, self._layout) if self._collate is None else self._collate(_items(minibatch))
+        collate = self.options.collate_fn
+        if collating.known(collate) is not None:
+            return _tree(minibatch, self.options.layout)
+        assert collate is not None
+        return collate(_items(minibatch))
 
 
 class CorpusExecutor:
@@ -136,6 +94,7 @@ class CorpusExecutor:
     def __init__(
         self,
         source: MinibatchSource,
+        *,
         size: int,
         share: tuple[int, int],
         drop_last: bool,

@@ -93,7 +93,8 @@ class PoolExecutor:
         pool: of workers that run a `Fetch`.
         sweep: of ``plan``.
         share: of the batches.
-        depth: batches outstanding; negative: at first so many, then as many as `AHEAD_BYTES` holds and workers can use.
+        depth: batches in flight.
+        grows: ``depth`` is that of the beginning; then as many as `AHEAD_BYTES` holds and workers can use.
         in_order: hand out in the order planned.
         beyond: called when they are used up: the batches of the sweep that comes next, or None.
     """
@@ -102,9 +103,11 @@ class PoolExecutor:
         self,
         rest: RemainingBatches,
         pool: Pool,
+        *,
         sweep: int,
         share: tuple[int, int],
         depth: int,
+        grows: bool,
         in_order: bool,
         beyond: Callable[[], RemainingBatches | None],
     ) -> None:
@@ -116,7 +119,7 @@ class PoolExecutor:
         self._error: Exception | None = None
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
-        self._depth, self._grows = abs(depth), depth < 0
+        self._depth, self._grows = depth, grows
         self._fill()
 
     def next(self) -> tuple[Planned, Fetched]:

@@ -68,7 +68,8 @@ class Fetch:
     def __init__(
         self,
         dataset: Any,
-        collate: Callable[[Any], Any],
+        *,
+        collate: Any,
         batched: bool,
         skip: bool,
         seed: int,

@@ -154,7 +154,8 @@ class IterableFetch:
     def __init__(
         self,
         dataset: Any,
-        collate: Callable[[Any], Any],
+        *,
+        collate: Any,
         size: int | None,
         drop_last: bool,
         seed: int,
@@ -381,6 +382,7 @@ class IterableExecutor:
         self,
         fetch: IterableFetch,
         pool: Pool | None,
+        *,
         sweep: int,
         turn: int,
         stands: list[Stand],
@@ -489,3 +491,28 @@ def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
         UserWarning,
         stacklevel=stacklevel,
     )
+
+
+class DeclaredLength:
+    """The length that an iterable dataset told, in batches as torch takes it; a warning says if more come.
+
+    Args:
+        dataset: the dataset.
+        told: what its ``__len__`` said.
+        workers: how many read it.
+    """
+
+    def __init__(self, dataset: Any, told: int, workers: int) -> None:
+        self._dataset, self._told, self._workers = dataset, told, workers
+
+    def check(self, yielded: int) -> None:
+        """Warn if more batches came than were told."""
+        if yielded <= self._told:
+            return
+        hint = "; every worker iterates a copy of its own, which has to share out by torch.utils.data.get_worker_info()"
+        warnings.warn(
+            f"Length of IterableDataset {self._dataset} was said to be {self._told} (by len(loader)), and {yielded} "
+            f"came{hint if self._workers else ''}",
+            UserWarning,
+            stacklevel=3,
+        )

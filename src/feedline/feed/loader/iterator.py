@@ -1,73 +1,76 @@
-"""One sweep of a loader as it is delivered: batches out of the supply, books, pinned memory, devices.
+"""One sweep of a loader as it is delivered: batches out of the executor, books, pinned memory, devices.
 
 A position moves when a batch is handed out, not when it is made or begins to travel; one that fails leaves it where it
 was, and the next call goes on behind it. An interrupt leaves everything where it was, batches in hand included: the
-next call hands out what this one would have. How that is kept is told in `executor`.
+next call hands out what this one would have. How that is kept is told in `executors`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from feedline.errors import DataError
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader import sampling
-from feedline.feed.loader.executors import Executor, PoolExecutor
+from feedline.feed.loader.batches import Batches
+from feedline.feed.loader.executors import Executor
+from feedline.feed.loader.factory import ExecutorFactory
 from feedline.feed.loader.fetch import Fetched
+from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
+from feedline.feed.loader.stats import LoaderStats
+from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.one_thread import refusal
-
-if TYPE_CHECKING:
-    from feedline.feed.loader.loader import DataLoader
-
-
-class SweepProgress:
-    """How far an iterator has delivered; the loader keeps the newest one's when the iterator is gone."""
-
-    def __init__(self, place: ResumePoint) -> None:
-        self.place = place
-
-    def after(self, planned: Planned) -> ResumePoint:
-        """Where it stands once this batch has been delivered.
-
-        Behind the last batch that is the end of the sweep: only the loop's next question, which finds nothing, begins
-        another one.
-        """
-        place = self.place
-        if planned.start == place.start and not place.done:
-            return ResumePoint(place.sweep, planned.stop, (), planned.memo)
-        start = place.start
-        done: list[tuple[int, int]] = []
-        for a, b in sorted((*place.done, (planned.start, planned.stop))):
-            if a <= start:
-                start = max(start, b)
-            elif done and a <= done[-1][1]:
-                done[-1] = (done[-1][0], max(b, done[-1][1]))
-            else:
-                done.append((a, b))
-        return ResumePoint(place.sweep, start, tuple(done), planned.memo)
+from feedline.feed.quarantine import Quarantine
 
 
 class LoaderIterator:
-    """One sweep of a loader, or the rest of one."""
+    """One sweep of a loader, or the rest of one.
 
-    def __init__(self, loader: DataLoader, executor: Executor, progress: SweepProgress, share: tuple[int, int]) -> None:
-        self._loader, self._executor, self._progress, self._share = loader, executor, progress, share
+    Args:
+        executor: makes the batches; owned.
+        factory: takes the executor back at the end of the sweep.
+        batches: what is delivered.
+        sweeps: where the loader stands.
+        progress: moves as batches are delivered.
+        rank, ranks: this one, of how many.
+        stats: the loader's figures.
+        quarantine: lists items that were left out; None: none is.
+        length: tells ``len``; None: there is no length.
+        declared: of an iterable dataset that told its length.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        factory: ExecutorFactory,
+        batches: Batches,
+        sweeps: Sweeps,
+        progress: SweepProgress,
+        rank: int,
+        ranks: int,
+        stats: LoaderStats,
+        quarantine: Quarantine | None,
+        length: Callable[[], int] | None,
+        declared: DeclaredLength | None,
+    ) -> None:
+        self._executor, self._factory, self._batches = executor, factory, batches
+        self._sweeps, self._progress, self._rank, self._ranks = sweeps, progress, rank, ranks
+        self._stats, self._quarantine, self._length, self._declared = stats, quarantine, length, declared
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
-        self._told = loader._told_length
-        torch = collating.torch_side()
-        self._pin = bool(loader.pin_memory) and torch is not None and torch.pins(loader.pin_memory_device)
+        options, torch = batches.options, collating.torch_side()
+        self._pin = bool(options.pin_memory) and torch is not None and torch.pins(options.pin_memory_device)
         self._transfer = None
-        if loader._device is not None:
+        if options.device is not None:
             if torch is None:
                 raise ModuleNotFoundError("device= needs torch; run: pip install 'feedline[torch]'")
-            self._transfer = torch.Transfer(loader._device)
+            self._transfer = torch.Transfer(options.device)
         self._inside: int | None = None  # the thread that is in `__next__`
         # Where a batch is on its way; at most one in each place.
         self._came: tuple[Planned, Fetched] | None = None
@@ -79,9 +82,9 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
-        if self._loader._iterable:
+        if self._length is None:
             raise TypeError("an iterator over an IterableDataset has no length; len(loader) says what the dataset does")
-        return len(self._loader)
+        return self._length()
 
     def __next__(self) -> Any:
         me = threading.get_ident()
@@ -89,7 +92,7 @@ class LoaderIterator:
             raise refusal("this iterator", self._inside)
         self._inside = me
         try:
-            stats = self._loader._stats
+            stats = self._stats
             began = time.perf_counter()
             if self._left is not None:
                 stats.consuming += began - self._left
@@ -109,8 +112,8 @@ class LoaderIterator:
             assert hand is not None
             planned, fetched, batch = hand
             place, skipped = self._progress.after(planned), len(fetched.bad)
-            if self._loader._iterable:
-                self._check_told()
+            if self._declared is not None:
+                self._declared.check(self._yielded + 1)
             now = time.perf_counter()
             # From here on nothing is called until the loop has the batch.
             self._progress.place, self._hand = place, None
@@ -157,7 +160,7 @@ class LoaderIterator:
             planned, fetched = self._supplied()
             began = time.perf_counter()
             batch, pending = self._transfer.start(fetched.batch)  # type: ignore[union-attr]
-            self._loader._stats.transfer += time.perf_counter() - began
+            self._stats.transfer += time.perf_counter() - began
             self._moving, self._came = (planned, fetched, batch, pending), None
         except Exception as error:  # its turn comes after the batch before it
             self._failed, self._came = error, None
@@ -173,7 +176,7 @@ class LoaderIterator:
         except Exception:
             self._came = None
             raise
-        self._loader._stats.transfer += time.perf_counter() - began
+        self._stats.transfer += time.perf_counter() - began
         return batch
 
     def _supplied(self) -> tuple[Planned, Fetched]:
@@ -189,7 +192,7 @@ class LoaderIterator:
                 self._list(fetched)
                 if fetched.items:
                     return came
-                if self._share[1] > 1:
+                if self._ranks > 1:
                     raise DataError(
                         f"expected a readable item in this rank's part of the batch from place {planned.start} of "
                         f"sweep {planned.sweep}, got none: without a batch here, ranks would step unequally often"
@@ -199,41 +202,20 @@ class LoaderIterator:
                 raise
             place, skipped = self._progress.after(planned), len(fetched.bad)
             self._progress.place, self._came = place, None
-            self._loader._stats.skipped += skipped
+            self._stats.skipped += skipped
 
     def _list(self, fetched: Fetched) -> None:
-        quarantine = self._loader._quarantine
+        quarantine = self._quarantine
         assert quarantine is not None
         for key, index, text in fetched.bad:
             number = int(index) if index.lstrip("-").isdigit() else key
-            quarantine.add(number, DataError(text, sequence=number), self._share[0])
-
-    def _check_told(self) -> None:
-        if self._told is not None and self._yielded >= self._told:
-            _warn_of_length(self._loader, self._told, self._yielded + 1)
+            quarantine.add(number, DataError(text, sequence=number), self._rank)
 
     def _end(self) -> None:
-        loader, progress, executor = self._loader, self._progress, self._executor
-        memo = sampling.after(loader._user_sampler) if loader._user_sampler is not None else None
-        place = ResumePoint(progress.place.sweep + 1, memo=memo)
-        if isinstance(executor, PoolExecutor) and loader._progress is progress:
-            if loader._ahead is not executor:
-                loader._drop_ahead()
-            loader._ahead = executor
-        else:
-            executor.close()
+        progress = self._progress
+        place = ResumePoint(progress.place.sweep + 1, memo=self._batches.memo_after())
+        self._factory.retire(self._executor, newest=self._sweeps.now.newest is progress)
         progress.place, self._ended = place, True
 
     def __getstate__(self) -> Any:
         raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")
-
-
-def _warn_of_length(loader: DataLoader, told: int, yielded: int) -> None:
-    hint = ""
-    if loader.num_workers:
-        hint = "; every worker iterates a copy of its own, which has to share out by torch.utils.data.get_worker_info()"
-    warnings.warn(
-        f"Length of IterableDataset {loader.dataset} was said to be {told} (by len(loader)), and {yielded} came{hint}",
-        UserWarning,
-        stacklevel=4,
-    )

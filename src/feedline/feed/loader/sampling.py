@@ -36,7 +36,7 @@ class Sampled:
     """
 
     def __init__(
-        self, sampler: Any, size: int | None, batches: bool, drop_last: bool, seed: int, place: ResumePoint
+        self, sampler: Any, *, size: int | None, batches: bool, drop_last: bool, seed: int, place: ResumePoint
     ) -> None:
         self._sampler, self._size, self._batches, self._drop_last, self._seed = sampler, size, batches, drop_last, seed
         self._sweep, self._done = place.sweep, place.done

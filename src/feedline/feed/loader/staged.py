@@ -68,6 +68,7 @@ class StagedExecutor:
     def __init__(
         self,
         rest: RemainingBatches,
+        *,
         columns: Columns,
         corpus: ArrayDeserializer,
         in_order: bool,

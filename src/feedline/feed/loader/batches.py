@@ -1,0 +1,253 @@
+"""What a dataset is read as: its batches, what a state says of them, and how many there are.
+
+Instances never change: `Batches.current`, `Batches.seeded` and `Batches.adapted` return others.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any
+
+from feedline.feed.loader import order, sampling, state
+from feedline.feed.loader.executors import RemainingBatches
+from feedline.feed.loader.gather import ColumnItems, columnar
+from feedline.feed.loader.identity import digest_of
+from feedline.feed.loader.iterable import Stand, stands_of
+from feedline.feed.loader.options import Options
+from feedline.feed.loader.order import BatchRule, BatchSampler, Items, Order, PlannedSweep, Weighted
+from feedline.feed.loader.state import ResumePoint
+
+
+class Batches(ABC):
+    """The batches of one dataset.
+
+    Args:
+        options: arguments of the loader.
+        seed: of order and random numbers.
+
+    Attributes:
+        places: of a sweep; None: unknown before it is drawn.
+        order: the loader's own order of items, where there is one.
+    """
+
+    places: int | None = None
+    order: Order | None = None
+
+    def __init__(self, options: Options, seed: int) -> None:
+        self.options, self.seed = options, seed
+
+    def adapted(self, options: Options) -> Batches:
+        """The same batches, made in another way."""
+        other = copy.copy(self)
+        other.options = options
+        return other
+
+    def seeded(self, seed: int) -> Batches:
+        """The batches of another seed."""
+        return type(self)(self.options, seed)
+
+    def current(self, resuming: bool) -> Batches:
+        """The batches of the dataset at its length of now, which torch follows too.
+
+        Raises:
+            ValueError: the length differs, and a state or arguments depend on it.
+        """
+        return self
+
+    def loadable(self) -> Batches:
+        """The batches that a state is compared with."""
+        return self
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What a state names, so that it is not loaded over others."""
+
+    @abstractmethod
+    def count(self, sweep: int) -> int:
+        """Batches of a sweep.
+
+        Raises:
+            TypeError: dataset or sampler have no length.
+        """
+
+    def check_memo(self, memo: Any, start: int) -> None:
+        """Check what a state says of a sampler or an iterable dataset.
+
+        Raises:
+            KeyError, TypeError, ValueError: that cannot be.
+        """
+        state.no_memo(memo, start)
+
+    def memo_before(self) -> Any:
+        """State of a sampler to restore if its sweep cannot begin; None: there is none."""
+        return None
+
+    def memo_after(self) -> Any:
+        """State of a sampler between two sweeps; None: there is none."""
+        return None
+
+
+class PlannedBatches(Batches):
+    """Batches of a map-style dataset, planned as lists of indices.
+
+    Attributes:
+        items: the dataset by index.
+        in_order: items come in the order of the data.
+    """
+
+    in_order = False
+
+    def __init__(self, options: Options, seed: int) -> None:
+        super().__init__(options, seed)
+        self.items = ColumnItems(options.dataset) if columnar(options.dataset) else options.dataset
+        self._digest: list[str | None] = []  # once it is known
+
+    @abstractmethod
+    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> RemainingBatches:
+        """The batches from a place on."""
+
+    def _identified(self, identity: dict[str, Any], same: bool = True) -> dict[str, Any]:
+        if not self._digest:
+            self._digest.append(digest_of(self.options.dataset) if same else None)
+        digest = self._digest[0]
+        return identity if digest is None else {**identity, "dataset": digest}
+
+
+class ItemBatches(PlannedBatches):
+    """Batches in an order of the loader's own.
+
+    Args:
+        options, seed: see `Batches`.
+        length: items; None: as many as the dataset has.
+    """
+
+    places: int
+    order: Order
+
+    def __init__(self, options: Options, seed: int, length: int | None = None) -> None:
+        super().__init__(options, seed)
+        self.places = n = self._length() if length is None else length
+        weights, lengths = options.weights, options.lengths
+        self._lengths = None if lengths is None else order.checked_lengths(lengths, n)
+        if weights is None:
+            self.order = Items(n, seed, bool(options.shuffle))
+        else:
+            self.order = Weighted(order.checked_weights(weights, n), seed)
+        self.in_order = not (options.shuffle or self.order.replaces)
+        self._fixed = weights is not None or lengths is not None
+
+    def __reduce__(self) -> Any:
+        """Orders are large, or native, and follow from these."""
+        return ItemBatches, (self.options, self.seed, self.places)
+
+    def _length(self) -> int:
+        try:
+            return len(self.items)
+        except TypeError as error:
+            raise TypeError(
+                "expected a dataset with __len__ (or a sampler, or an IterableDataset), got "
+                f"{type(self.items).__name__}"
+            ) from error
+
+    def seeded(self, seed: int) -> ItemBatches:
+        """See `Batches.seeded`."""
+        return ItemBatches(self.options, seed, self.places)
+
+    def current(self, resuming: bool) -> ItemBatches:
+        """See `Batches.current`."""
+        n = self._length()
+        if n == self.places:
+            return self
+        if self._fixed or resuming:
+            raise ValueError(
+                f"expected {self.places} items, as when the loader was made or its state was loaded, got {n}"
+            )
+        return ItemBatches(self.options, self.seed, n)
+
+    def loadable(self) -> ItemBatches:
+        """See `Batches.loadable`."""
+        return self if self._fixed else self.current(False)
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        # A dataset that has grown since the sweep began is no longer what the sweep is over.
+        same = bool(self._digest) or self._length() == self.places
+        return self._identified({"order": self.order.name, **self.order.identity()}, same)
+
+    def count(self, sweep: int) -> int:
+        """See `Batches.count`."""
+        return order.count(self.order, self.rule(self.options.share.resolve()), sweep)
+
+    def rule(self, share: tuple[int, int]) -> BatchRule:
+        """How a sweep becomes batches."""
+        options = self.options
+        return BatchRule(options.batch_samples or options.indices, share, options.drop_last, self._lengths)
+
+    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> PlannedSweep:
+        """See `PlannedBatches.remaining`."""
+        items, rule, sweep, done = self.order, self.rule(share), place.sweep, place.done
+        return PlannedSweep(lambda start: order.batches(items, rule, sweep, start, done), place.start)
+
+
+class SamplerBatches(PlannedBatches):
+    """Batches in the order of the user's sampler or batch sampler."""
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        name = "sampler" if self.options.batch_sampler is None else "batch sampler"
+        return self._identified({"order": name, "seed": f"{self.seed:016x}"})
+
+    def count(self, sweep: int) -> int:
+        """See `Batches.count`."""
+        options = self.options
+        if options.sampler is None or options.indices is None:
+            return len(options.user_sampler)
+        return len(BatchSampler(options.sampler, options.indices, options.drop_last, None))
+
+    def check_memo(self, memo: Any, start: int) -> None:
+        """See `Batches.check_memo`."""
+        sampling.check_memo(memo)
+
+    def memo_before(self) -> Any:
+        """See `Batches.memo_before`: workers draw from the sampler at once."""
+        return sampling.before(self.options.user_sampler)
+
+    def memo_after(self) -> Any:
+        """See `Batches.memo_after`."""
+        return sampling.after(self.options.user_sampler)
+
+    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> sampling.Sampled:
+        """See `PlannedBatches.remaining`."""
+        options = self.options
+        return sampling.Sampled(
+            options.user_sampler,
+            size=options.indices,
+            batches=options.batch_sampler is not None,
+            drop_last=options.drop_last,
+            seed=self.seed,
+            place=place,
+        )
+
+
+class IterableBatches(Batches):
+    """Batches of an iterable dataset, which has its own order."""
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        return {"order": "iterable", "seed": f"{self.seed:016x}", "workers": self.options.num_workers}
+
+    def count(self, sweep: int) -> int:
+        """See `Batches.count`."""
+        length, size = len(self.options.dataset), self.options.indices
+        if size is None:
+            return length
+        return length // size if self.options.drop_last else -(-length // size)
+
+    def check_memo(self, memo: Any, start: int) -> None:
+        """See `Batches.check_memo`."""
+        self.stands(memo, start)
+
+    def stands(self, memo: Any, start: int) -> tuple[int, list[Stand]]:
+        """Whose turn it is, and the stand of each worker; see `stands_of`."""
+        return stands_of(memo, max(self.options.num_workers, 1), start, self.options.indices)
