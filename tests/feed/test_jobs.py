@@ -17,7 +17,7 @@ import pytest
 from feedline import feed
 from feedline.feed import jobs
 from feedline.feed.jobs import Job, Threads
-from feedline.feed.lru import Bounded
+from feedline.feed.lru import LruCache
 from tests.moments import AtLine
 
 
@@ -121,7 +121,7 @@ def test_what_is_kept_is_made_again_when_the_first_was_interrupted():
             raise KeyboardInterrupt
         return key + 1
 
-    kept = Bounded(make, lambda item: 1, 2)
+    kept = LruCache(make, lambda item: 1, 2)
     with pytest.raises(KeyboardInterrupt):
         kept.get(4)
     assert [kept.get(4), kept.get(4), calls] == [5, 5, [4, 4]]

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.feed.lru import Bounded, PerProcess
+from feedline.feed.lru import LruCache
+from feedline.feed.per_process import PerProcess
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 20))
 def test_keeps_the_latest_that_fit(keys, budget):
     made, kept = [], []  # kept: latest last, what a slow and obvious shelf would hold
-    shelf = Bounded(lambda key: made.append(key) or key, lambda item: item, budget)
+    shelf = LruCache(lambda key: made.append(key) or key, lambda item: item, budget)
     for key in keys:
         expected = [*made] if key in kept else [*made, key]
         assert shelf.get(key) == key
@@ -34,7 +35,7 @@ def test_one_thread_makes_and_the_others_wait():
         time.sleep(0.02)
         return [key]
 
-    shelf = Bounded(make, len, 10)
+    shelf = LruCache(make, len, 10)
     got = []
     threads = [threading.Thread(target=lambda: got.append(shelf.get(5))) for _ in range(8)]
     for thread in threads:
@@ -55,7 +56,7 @@ def test_failures_are_not_kept():
             raise answer
         return answer
 
-    shelf = Bounded(make, len, 10)
+    shelf = LruCache(make, len, 10)
     with pytest.raises(ValueError, match="first"):
         shelf.get(1)
     assert shelf.get(1) == "second"

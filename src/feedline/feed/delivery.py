@@ -21,11 +21,11 @@ from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed import transforms as transforming
 from feedline.feed.copy_ahead import CopyAhead
-from feedline.feed.files.pieces import joined
 from feedline.feed.lengths import no_frame
 from feedline.feed.packing.axis import Axis, SegmentSlice
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
+from feedline.feed.pieces import joined
 from feedline.feed.prefetch import Reader, Stats, errors_among
 from feedline.feed.protocol import Deserializer
 from feedline.feed.quarantine import Quarantine

@@ -1,41 +1,20 @@
-"""Things worth keeping while they fit, and things that a forked child must make anew."""
+"""An LRU cache with a budget, for many threads."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from feedline.feed.jobs import Job
+from feedline.feed.per_process import PerProcess
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
-class PerProcess(Generic[Item]):
-    """An object that a forked child, or one that unpickles it, makes for itself.
-
-    A lock that a thread of the parent holds is locked for ever in a child, as the thread stayed behind.
-    """
-
-    def __init__(self, make: Callable[[], Item]) -> None:
-        self._make, self._made = make, (os.getpid(), make())
-
-    def get(self) -> Item:
-        """This process's object."""
-        pid, item = self._made
-        if pid != os.getpid():
-            item = self._make()
-            self._made = (os.getpid(), item)
-        return item
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (PerProcess, (self._make,))
-
-
-class Bounded(Generic[Key, Item]):
+class LruCache(Generic[Key, Item]):
     """The results of ``make(key)``, the least recently used dropped first; for many threads.
 
     Args:

@@ -30,7 +30,7 @@ from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable as lost
 from feedline.feed.formats.ctf_errors import FATAL, NAMES, RECORD, describe, line_of
 from feedline.feed.formats.ctf_index import Cache, CtfIndex, DamagedIndexError, IndexOptions, Progress, open_index
-from feedline.feed.lru import PerProcess
+from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread
 
 _PAD = 64  # bytes that the native parser may load on either side of the text

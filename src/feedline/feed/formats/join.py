@@ -23,7 +23,7 @@ from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.cache import user_cache
 from feedline.feed.formats.join_table import JoinTable
-from feedline.feed.lru import Bounded
+from feedline.feed.lru import LruCache
 from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, select_by_chunk
 
 Ints = NDArray[np.int64]
@@ -82,7 +82,7 @@ class Join(Deserializer):
         self._starts = [chunk_starts(part) for part in parts]
         sizing = [part for part in parts if part.schema.size_stream is not None]
         self._sizing = parts.index(sizing[0]) if sizing else None
-        self._kept = Bounded(self._read_part, _nbytes, memory)
+        self._kept = LruCache(self._read_part, _nbytes, memory)
         self._digest = self._identify()
         folder = None if cache is False else user_cache() if cache is None or cache is True else Path(cache)
         self._table = JoinTable(parts, self._infos, self._part_lengths, bytes.fromhex(self._digest), folder, self.name)

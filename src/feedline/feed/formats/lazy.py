@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Stream
 from feedline.errors import DataError
-from feedline.feed.lru import PerProcess
+from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import CHUNK_MEMORY
 
 CHUNK_BYTES = 32 << 20

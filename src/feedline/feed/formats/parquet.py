@@ -37,10 +37,10 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.atomic import room_for
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
-from feedline.feed.files.pieces import joined
 from feedline.feed.formats.parquet_input import Pages
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.pieces import joined
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]

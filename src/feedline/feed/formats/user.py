@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
-from feedline.feed.lru import Bounded, PerProcess
+from feedline.feed.lru import LruCache
+from feedline.feed.per_process import PerProcess
 from feedline.feed.protocol import ChunkInfo, Deserializer
 from feedline.feed.user_values import given_values
 
@@ -150,8 +151,8 @@ class UserDeserializer(Deserializer):
         return np.concatenate([[0], np.cumsum([info.sequences for info in self._infos])]).astype(np.int64)
 
     @functools.cached_property
-    def _lengths(self) -> Bounded[int, Ints]:
-        return Bounded(self._lengths_of, _nbytes, _LENGTHS_KEPT)
+    def _lengths(self) -> LruCache[int, Ints]:
+        return LruCache(self._lengths_of, _nbytes, _LENGTHS_KEPT)
 
     def _lengths_of(self, chunk: int) -> Ints:
         lengths = np.asarray(self.chunk_lengths(chunk), np.int64)

@@ -14,7 +14,7 @@ from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.identity import digest_of
 from feedline.feed.loader.iterable import Stand, stands_of
-from feedline.feed.loader.options import Options
+from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, BatchSampler, Items, Order, PlannedSweep, Weighted
 from feedline.feed.loader.state import ResumePoint
 
@@ -34,10 +34,10 @@ class Batches(ABC):
     places: int | None = None
     order: Order | None = None
 
-    def __init__(self, options: Options, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int) -> None:
         self.options, self.seed = options, seed
 
-    def adapted(self, options: Options) -> Batches:
+    def adapted(self, options: LoaderOptions) -> Batches:
         """The same batches, made in another way."""
         other = copy.copy(self)
         other.options = options
@@ -98,7 +98,7 @@ class PlannedBatches(Batches):
 
     in_order = False
 
-    def __init__(self, options: Options, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int) -> None:
         super().__init__(options, seed)
         self.items = ColumnItems(options.dataset) if columnar(options.dataset) else options.dataset
         self._digest: list[str | None] = []  # once it is known
@@ -125,7 +125,7 @@ class ItemBatches(PlannedBatches):
     places: int
     order: Order
 
-    def __init__(self, options: Options, seed: int, length: int | None = None) -> None:
+    def __init__(self, options: LoaderOptions, seed: int, length: int | None = None) -> None:
         super().__init__(options, seed)
         self.places = n = self._length() if length is None else length
         weights, lengths = options.weights, options.lengths

@@ -18,7 +18,7 @@ from feedline.errors import SchemaError
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.fetch import Fetched
-from feedline.feed.loader.options import Options
+from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
@@ -30,7 +30,7 @@ class CorpusBatches(Batches):
 
     places: int
 
-    def __init__(self, options: Options, seed: int) -> None:
+    def __init__(self, options: LoaderOptions, seed: int) -> None:
         super().__init__(options, seed)
         corpus: Deserializer = options.dataset
         if not corpus.sized:

@@ -19,14 +19,14 @@ from feedline.feed.loader.executors import (
 from feedline.feed.loader.fetch import Fetch, unit_of
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import IterableExecutor, IterableFetch
-from feedline.feed.loader.options import Options
+from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.staged import StagedExecutor, in_files
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.workers import Pool
 
 
-def batches_of(options: Options, seed: int) -> Batches:
+def batches_of(options: LoaderOptions, seed: int) -> Batches:
     """The batches that arguments ask for.
 
     Raises:
@@ -161,7 +161,7 @@ class ExecutorFactory:
             in_order=here or options.in_order,
         )
 
-    def _pool_of(self, options: Options, task: Callable[[], Any]) -> Pool:
+    def _pool_of(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         if self.pool is None:
             self.pool = Pool(
                 task(),

@@ -26,10 +26,10 @@ from feedline.feed.loader.batches import Batches, ItemBatches
 from feedline.feed.loader.factory import ExecutorFactory, batches_of
 from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.iterator import LoaderIterator
-from feedline.feed.loader.options import Options, warn_of_many
+from feedline.feed.loader.options import LoaderOptions, warn_of_many
 from feedline.feed.loader.order import BatchSampler, ItemSampler, Order, Planned
 from feedline.feed.loader.stats import LoaderStats
-from feedline.feed.loader.sweeps import Standing, SweepProgress, Sweeps
+from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import Quarantine
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
@@ -145,7 +145,7 @@ class DataLoader:
     ) -> None:
         given = dict(locals())
         del given["self"]
-        options = Options(**given)
+        options = LoaderOptions(**given)
         self._seed_given = seed is not None
         batches = batches_of(options, _drawn_seed(generator) if seed is None else seed)
         if options.kind == "process":
@@ -157,7 +157,7 @@ class DataLoader:
         self._quarantine = Quarantine(quarantine, max_errors) if options.skips else None
         self._stats = LoaderStats()
         self._declared: DeclaredLength | None = None
-        self._sweeps, self._factory = Sweeps(Standing()), ExecutorFactory()
+        self._sweeps, self._factory = Sweeps(LoaderStanding()), ExecutorFactory()
         self._entering = os.getpid(), threading.RLock()
         self._batches = batches  # the last one: from here on attributes are guarded
 
@@ -175,7 +175,7 @@ class DataLoader:
                 self._batches, value = self._batches.adapted(options), getattr(options, name)
         super().__setattr__(name, value)
 
-    def _samplers(self, options: Options) -> tuple[Any, Any]:
+    def _samplers(self, options: LoaderOptions) -> tuple[Any, Any]:
         own = ItemSampler(weakref.WeakMethod(self._upcoming))
         if options.batch_sampler is not None:
             return own, options.batch_sampler
@@ -231,7 +231,7 @@ class DataLoader:
                 batches, progress = self._batches, SweepProgress(place)
                 memo = batches.memo_before() if now.resume is None else None
                 before = now if memo is None else now._replace(resume=place._replace(memo=memo))
-                sweeps.now = Standing(place.sweep + 1, None, progress)
+                sweeps.now = LoaderStanding(place.sweep + 1, None, progress)
                 return LoaderIterator(
                     self._factory.make(batches, place, share, partial(sweeps.beyond, progress)),
                     factory=self._factory,
@@ -325,7 +325,7 @@ class DataLoader:
             **self.__dict__,
             "_entering": None,
             "_factory": copy.copy(self._factory),
-            "_sweeps": Sweeps(Standing(self._sweeps.now.next_sweep, self._sweeps.now.place)),
+            "_sweeps": Sweeps(LoaderStanding(self._sweeps.now.next_sweep, self._sweeps.now.place)),
             "sampler": None,
             "batch_sampler": None,
         }

@@ -29,7 +29,7 @@ WORKERS = ("auto", "process", "thread")
 
 
 @dataclass
-class Options:
+class LoaderOptions:
     """The arguments of a `DataLoader`, which says what they mean; each is checked alone and against the others.
 
     A path is opened, a start method looked up, and ``prefetch_factor`` has its default once it is made. Instances are
@@ -98,7 +98,7 @@ class Options:
             ragged = self.batch_samples is not None and not self.is_corpus
             self.collate_fn = Collate(self.layout) if ragged else default_functions()[0 if self.batched else 1]
 
-    def replaced(self, name: str, value: Any) -> Options:
+    def replaced(self, name: str, value: Any) -> LoaderOptions:
         """A copy with another value for one of the arguments that may change while a loader is in use."""
         if name == "multiprocessing_context":
             value = _start_method(value, self.num_workers)

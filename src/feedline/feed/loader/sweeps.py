@@ -38,7 +38,7 @@ class SweepProgress:
         return ResumePoint(place.sweep, start, tuple(done), planned.memo)
 
 
-class Standing(NamedTuple):
+class LoaderStanding(NamedTuple):
     """Where a loader stands.
 
     Attributes:
@@ -63,13 +63,13 @@ class Standing(NamedTuple):
 
 
 class Sweeps:
-    """The present `Standing`, replaced as a whole: an interrupt finds it as it was or as it will be.
+    """The present `LoaderStanding`, replaced as a whole: an interrupt finds it as it was or as it will be.
 
     Attributes:
         now: where the loader stands.
     """
 
-    def __init__(self, now: Standing) -> None:
+    def __init__(self, now: LoaderStanding) -> None:
         self.now = now
 
     def beyond(self, progress: SweepProgress) -> ResumePoint | None:

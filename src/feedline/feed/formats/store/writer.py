@@ -21,11 +21,11 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.value import SparseValue
 from feedline.errors import DataError
-from feedline.feed.files.pieces import copied, joined
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.staging import Workplace, clear_leftovers
+from feedline.feed.pieces import copied, joined
 
 Piece = dict[str, Value]
 
