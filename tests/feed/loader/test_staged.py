@@ -223,7 +223,7 @@ def test_an_interrupt_loses_nothing(folder, monkeypatch):
         return call
 
     monkeypatch.setattr(_native.Gatherer, "stage", interrupted(_native.Gatherer.stage))
-    monkeypatch.setattr(_native.StagedExecutor, "gather", interrupted(_native.StagedExecutor.gather))
+    monkeypatch.setattr(_native.Staged, "gather", interrupted(_native.Staged.gather))
     iterator, found = iter(fl.DataLoader(mapped(folder), 64, shuffle=True, seed=3)), []
     while True:
         try:
