@@ -628,3 +628,18 @@ def test_samplers_of_the_user_are_not_asked_early():
     assert asked == [1]
     assert flat(loader) == list(range(6))
     assert asked == [1, 1]
+
+
+def test_a_corpus_without_sizes_is_refused_when_the_loader_is_made():
+    class Unsized(fl.UserDeserializer):
+        def stream_infos(self):
+            return {"x": fl.Stream((1,))}
+
+        def num_chunks(self):
+            return 1
+
+        def get_chunk(self, chunk):
+            return {"x": [np.zeros(1, np.float32)]}
+
+    with pytest.raises(ValueError, match="tells the sizes of its chunks"):
+        fl.DataLoader(Unsized())

@@ -1,6 +1,6 @@
 """Who makes the planned batches: this process, a pool of workers, or a gather.
 
-A supply hands out batches with their plans, in the order planned or as they come. An error belongs to its batch: the
+An executor hands out batches with their plans, in the order planned or as they come. An error belongs to its batch: the
 next call goes on behind it. An interrupt (any exception that is no `Exception`: Ctrl-C, a signal's handler) belongs to
 none: the next call makes the same batch.
 
@@ -182,7 +182,7 @@ class PoolExecutor:
             self._waiting.append((planned, ticket))
 
     def carry_on(self, sweep: int, share: tuple[int, int], beyond: Callable[[], RemainingBatches | None]) -> bool:
-        """Whether this supply, used up for its sweep, has begun with ``sweep``; it then goes on with that."""
+        """Whether this executor, used up for its sweep, has begun with ``sweep``; it then goes on with that."""
         if self._share != share or not self._waiting or self._waiting[0][0].sweep != sweep:
             return False
         self._sweep, self._beyond = sweep, beyond
