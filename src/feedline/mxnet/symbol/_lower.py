@@ -1,8 +1,8 @@
-"""A symbol as a graph of `feedline.graph`, to be run by torch.
+"""A symbol as a graph of `feedline.networks`, to be run by torch.
 
-MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. An operator whose
-rule is the graph's own becomes that operation; any other is declared once as ``mxnet.NAME``, with its settings as
-attributes. Several outputs are a tuple, of which ``mxnet.output`` takes one.
+MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. Each operator is
+declared once as the operation ``mxnet.NAME``, with its settings as an attribute. Several outputs are a tuple, of which
+``mxnet.output`` takes one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import feedline.networks.ops  # noqa: F401 - the graph's own operations are declared before those below
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._infer import Found
 from feedline.mxnet.symbol._node import Entry, Node, topological, within
@@ -53,9 +52,6 @@ def lower(
             leaves[node] = made[node, 0] = leaf
             continue
         below = [at(entry) for entry in node.inputs]
-        if isinstance(node.operator.run, str):
-            made[node, 0] = apply(node.operator.run, below, {}, node.name)
-            continue
         several = node.visible > 1
         # A tuple has no shape of its own.
         attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
@@ -77,7 +73,6 @@ def _no_axes(site: GraphSite) -> tuple[str, ...]:
 
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     run = operator.run
-    assert callable(run)
 
     def make(node: GraphNode) -> Callable[..., Any]:
         p = node.attributes["p"]
@@ -102,5 +97,4 @@ def _take(node: GraphNode) -> Callable[..., Any]:
 
 declare("mxnet.output", _shape, _take, axes=_no_axes, stepwise=False)
 for _operator in OPERATORS.values():
-    if callable(_operator.run):
-        declare(f"mxnet.{_operator.name}", _shape, _running(_operator), axes=_no_axes, stepwise=False)
+    declare(f"mxnet.{_operator.name}", _shape, _running(_operator), axes=_no_axes, stepwise=False)

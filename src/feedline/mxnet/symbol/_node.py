@@ -21,14 +21,20 @@ VERSION = 10901
 _SHOWN = 10  # so many names of inputs are told
 
 
+# What an operator raises for inputs or settings that do not fit.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """What goes wrong in an operator is MXNet's error, and names the node."""
+    """Raise whatever an operator raises as MXNet's error, which names the node."""
     try:
         yield
     except MXNetError:
         raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except ValueError as error:  # an operator's own refusal
+        raise MXNetError(f"Error in operator {name}: {error}") from error
+    except FAILURES as error:
         raise MXNetError(f"Error in operator {name}: {type(error).__name__}: {error}") from error
 
 
