@@ -77,6 +77,16 @@ def join_axes(site: Site) -> tuple[str, ...] | None:
     return longest
 
 
+def no_axes(site: Site) -> tuple[str, ...]:
+    """No dynamic axes: one result for the whole minibatch."""
+    return ()
+
+
+def first_axes(site: Site) -> tuple[str, ...] | None:
+    """The dynamic axes of the first input."""
+    return site.types[0].axes
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operation.

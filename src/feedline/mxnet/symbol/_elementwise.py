@@ -159,11 +159,11 @@ for _names, _of in _UNARY.items():
     define(_names, "data", _only(_of), shape=same)
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": torch.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "softrelu": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-    "softsign": functional.softsign,
+    "relu": UNARY["relu"],
+    "sigmoid": UNARY["sigmoid"],
+    "tanh": UNARY["tanh"],
+    "softrelu": UNARY["softplus"],
+    "softsign": UNARY["softsign"],
 }
 
 

@@ -105,26 +105,25 @@ def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found
     Raises:
         MXNetError: shapes that contradict each other; it names the operator.
     """
-    order, found = topological(outputs), Found()
-    for node in order:
-        if node.operator is None:
-            shape = given.get(node)
-            if shape is None and "__shape__" in node.attributes:
-                shape = _noted(node, "__shape__", lambda text: lengths(dims(text)))
-            if shape:
-                found.shapes[node, 0] = tuple(shape)
-    working = [node for node in order if node.operator is not None]
+    found = Found(shapes=_given(outputs, given, "__shape__", lambda text: lengths(dims(text))))
+    working = [node for node in topological(outputs) if node.operator is not None]
     while _round(working, found) or _round(reversed(working), found):
         pass
     return found
 
 
-def _noted(node: Node, key: str, read: Callable[[str], Any]) -> Any:
-    """What an attribute of a variable says."""
-    try:
-        return read(node.attributes[key])
-    except (ValueError, LookupError) as error:
-        raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
+def _given(
+    outputs: Sequence[Entry], given: Mapping[Node, Any], key: str, read: Callable[[str], Any]
+) -> dict[tuple[Node, int], Any]:
+    """What the caller says of variables, or else their attribute ``key``; nothing says nothing."""
+    found = dict(given)
+    for node in topological(outputs):
+        if node.operator is None and node not in given and key in node.attributes:
+            try:
+                found[node] = read(node.attributes[key])
+            except (ValueError, LookupError) as error:
+                raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
+    return {(node, 0): value for node, value in found.items() if value}
 
 
 def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
@@ -186,15 +185,9 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
     Raises:
         MXNetError: types that contradict each other; it names the operator.
     """
-    order, found = topological(outputs), Found()
-    for node in order:
-        if node.operator is None:
-            name = given.get(node)
-            if name is None and "__dtype__" in node.attributes:
-                name = _noted(node, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
-            if name is not None:
-                found.types[node, 0] = name
-    working = [node for node in order if node.operator is not None]
+    types = _given(outputs, given, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
+    found = Found(types=types)
+    working = [node for node in topological(outputs) if node.operator is not None]
     while True:
         if sum(_unify(node, found) for node in (*working, *reversed(working))):
             continue

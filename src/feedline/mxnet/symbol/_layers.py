@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,19 +10,8 @@ from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, between, dims, dtype, flag, integer, optional, real, text, word
+from feedline.networks.ops.convolution import AVERAGE, CONVOLVE, MAXIMUM, TRANSPOSED
 
-_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED: dict[int, Callable[..., Any]] = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
-_AVERAGE: dict[int, Callable[..., Any]] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
-}
-_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 # Settings that told MXNet's own libraries how to work, and change no result.
 _IDLE = {
     "workspace": Parameter(integer, 1024),
@@ -108,7 +96,7 @@ def _steps(p: Any, rank: int) -> tuple[Shape, Shape, Shape]:
 
 
 def _check_rank(shape: Shape, kernel: Shape) -> None:
-    if len(kernel) not in _CONVOLVE or len(shape) != len(kernel) + 2:
+    if len(kernel) not in CONVOLVE or len(shape) != len(kernel) + 2:
         raise ValueError(f"expected data (batch, channels, *sizes) for the kernel {kernel}, got {tuple(shape)}")
 
 
@@ -127,7 +115,7 @@ def _convolution_shape(site: Site) -> None:
 def _convolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
     rank = len(p.kernel)
     stride, dilate, pad = _steps(p, rank)
-    return _CONVOLVE[rank](x, w, b, stride, pad, dilate, p.num_group)
+    return CONVOLVE[rank](x, w, b, stride, pad, dilate, p.num_group)
 
 
 define(
@@ -169,7 +157,7 @@ def _deconvolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any
     rank = len(p.kernel)
     stride, dilate, _ = _steps(p, rank)
     pad, extra = _padding_back(p, tuple(x.shape[2:]))
-    return _TRANSPOSED[rank](x, w, b, stride, pad, extra, p.num_group, dilate)
+    return TRANSPOSED[rank](x, w, b, stride, pad, extra, p.num_group, dilate)
 
 
 define(
@@ -207,18 +195,18 @@ def _windows(p: Any, sizes: Shape) -> tuple[Shape, Shape, Shape, Shape]:
 
 def _pooling(p: Any, training: bool, x: Any) -> Any:
     rank = x.dim() - 2
-    if rank not in _AVERAGE or not p.global_pool:
+    if rank not in AVERAGE or not p.global_pool:
         _check_rank(x.shape, p.kernel)
     kernel, stride, before, after = _windows(p, tuple(x.shape[2:]))
     # What no window reaches is cut off, hence negative numbers.
     edges = [n for pair in reversed(list(zip(before, after, strict=True))) for n in pair]
     if p.pool_type == "max":
-        return _MAXIMUM[rank](functional.pad(x, edges, value=-math.inf), kernel, stride)
+        return MAXIMUM[rank](functional.pad(x, edges, value=-math.inf), kernel, stride)
     cells = math.prod(kernel)
     if p.pool_type == "lp":
-        total = _AVERAGE[rank](functional.pad(x.abs() ** p.p_value, edges), kernel, stride) * cells
+        total = AVERAGE[rank](functional.pad(x.abs() ** p.p_value, edges), kernel, stride) * cells
         return total ** (1 / p.p_value)
-    total = _AVERAGE[rank](functional.pad(x, edges), kernel, stride) * cells
+    total = AVERAGE[rank](functional.pad(x, edges), kernel, stride) * cells
     if p.pool_type == "sum":
         return total
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
@@ -226,7 +214,7 @@ def _pooling(p: Any, training: bool, x: Any) -> Any:
         # Cells of the padding count, those beyond it do not.
         counted = functional.pad(counted, [n for a in reversed(before) for n in (a, a)], value=1.0)
         edges = [n for a, b in reversed(list(zip(before, after, strict=True))) for n in (0, b - a)]
-    return total / (_AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
+    return total / (AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
 
 
 define(

@@ -17,9 +17,10 @@ from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.networks import Node as GraphNode
 from feedline.networks import apply
 from feedline.networks.node import input_node
+from feedline.networks.ops.align import one_of_several
 from feedline.networks.packed import Batch
-from feedline.networks.registry import Shape, declare
-from feedline.networks.registry import Site as GraphSite
+from feedline.networks.registry import declare, no_axes
+from feedline.networks.shapes import told
 
 
 def lower(
@@ -62,15 +63,6 @@ def lower(
     return [at(entry) for entry in entries], leaves
 
 
-def _shape(site: GraphSite) -> Shape:
-    shape: Shape = site.attributes["shape"]
-    return shape
-
-
-def _no_axes(site: GraphSite) -> tuple[str, ...]:
-    return ()
-
-
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     run = operator.run
 
@@ -86,15 +78,6 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     return make
 
 
-def _take(node: GraphNode) -> Callable[..., Any]:
-    index = node.attributes["index"]
-
-    def take(batch: Batch, several: Any) -> Any:
-        return several[index]
-
-    return take
-
-
-declare("mxnet.output", _shape, _take, axes=_no_axes, stepwise=False)
+declare("mxnet.output", told, one_of_several, axes=no_axes, stepwise=False)
 for _operator in OPERATORS.values():
-    declare(f"mxnet.{_operator.name}", _shape, _running(_operator), axes=_no_axes, stepwise=False)
+    declare(f"mxnet.{_operator.name}", told, _running(_operator), axes=no_axes, stepwise=False)

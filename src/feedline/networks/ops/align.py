@@ -28,6 +28,12 @@ def dense(tensor: Any, node: Node) -> torch.Tensor:
     return tensor
 
 
+def one_of_several(node: Node) -> Run:
+    """Lowering of what takes one of several results, by its attribute ``index``."""
+    index = node.attributes["index"]
+    return lambda batch, several: several[index]
+
+
 def adapters(node: Node, ranks: bool = True) -> list[Adapt | None]:
     """For each input what brings it to the rows of the result; None: nothing to do.
 

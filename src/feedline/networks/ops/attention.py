@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.networks.node import BATCH, Node
+from feedline.networks.node import Node
 from feedline.networks.ops.align import dense
+from feedline.networks.ops.sequence import to_batch
 from feedline.networks.packed import Batch, Run
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import same, scalar
-
-
-def _to_batch(site: Site) -> tuple[str, ...]:
-    axes = site.types[0].axes
-    if axes is None or len(axes) < 2:
-        site.refuse("an input with an axis of sequences")
-    return (BATCH,)
 
 
 def _padded(node: Node) -> Run:
@@ -55,8 +49,8 @@ def _valid(node: Node) -> Run:
 
 
 # Rows of these two have one more axis than their types say, the padded steps; only `attend` takes them.
-declare("sequence_padded", same, _padded, axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_valid", scalar, _valid, axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_padded", same, _padded, axes=to_batch, stepwise=False, whole=True)
+declare("sequence_valid", scalar, _valid, axes=to_batch, stepwise=False, whole=True)
 
 
 def _attended(site: Site) -> Shape:

@@ -16,10 +16,12 @@ from feedline.networks.registry import Shape, Site, declare
 
 Pads = list[tuple[int, int]]
 
-_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
-_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-_AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+# torch's functions by the number of spatial axes.
+ByRank = dict[int, Callable[..., Any]]
+CONVOLVE: ByRank = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED: ByRank = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+MAXIMUM: ByRank = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+AVERAGE: ByRank = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
 def window(
@@ -48,7 +50,7 @@ def _spatial(site: Site) -> tuple[Shape, Shape, int]:
     """(channels and sizes of the input, of the kernel, number of spatial axes)."""
     kernel, x = site.shape(0), site.shape(1)
     rank = len(kernel) - 2
-    if rank not in _CONVOLVE or len(x) != rank + 1:
+    if rank not in CONVOLVE or len(x) != rank + 1:
         site.refuse("a kernel (filters, channels, *window) of 1 to 3 axes and an input (channels, *sizes)")
     return x, kernel, rank
 
@@ -78,7 +80,7 @@ def _flat(pads: Pads) -> list[int]:
 
 def _convolution(node: Node) -> Run:
     kernel, x_shape, get = node.inputs[0].shape, node.inputs[1].shape, node.attributes
-    function, strides, dilation = _CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
+    function, strides, dilation = CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
     _, pads = window(x_shape[1:], kernel[2:], strides, get["pad"], _reach(kernel[2:], dilation))
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
@@ -119,7 +121,7 @@ def _transposed_shape(site: Site) -> Shape:
 
 def _convolution_transpose(node: Node) -> Run:
     kernel, get = node.inputs[0].shape, node.attributes
-    function, strides = _TRANSPOSED[len(kernel) - 2], list(get["strides"])
+    function, strides = TRANSPOSED[len(kernel) - 2], list(get["strides"])
     _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"], kernel[2:])
 
     def run(batch: Batch, w: Any, x: Any) -> Any:
@@ -169,14 +171,14 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
 
 
 def _maximum(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
-    function = _MAXIMUM[rank]
+    function = MAXIMUM[rank]
     if not padded:
         return lambda x: function(x, size, strides)
     return lambda x: function(functional.pad(x, pads, value=-torch.inf), size, strides)
 
 
 def _average(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
-    function = _AVERAGE[rank]
+    function = AVERAGE[rank]
     if not padded:
         return lambda x: function(x, size, strides)
 

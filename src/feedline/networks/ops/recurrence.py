@@ -15,9 +15,11 @@ import torch
 
 from feedline.networks.loop import loop
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import dense
+from feedline.networks.ops.align import dense, one_of_several
+from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed import Batch, Run, SparseRows
-from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.registry import Shape, Site, declare, no_axes
+from feedline.networks.shapes import scalar
 
 
 def _cell(gates: int) -> Any:
@@ -40,9 +42,7 @@ def _cell(gates: int) -> Any:
 
 
 def _along_sequences(site: Site) -> tuple[str, ...]:
-    axes = site.types[0].axes
-    if axes is None or len(axes) < 2:
-        site.refuse("an input with an axis of sequences")
+    axes = with_sequences(site)
     for state in site.types[4:]:
         if state.axes is not None and len(state.axes) > 1:
             site.refuse("initial states without sequences")
@@ -175,14 +175,6 @@ declare("lstm", _cell(4), _lstm, axes=_along_sequences, stepwise=False)
 declare("rnn", _cell(1), _rnn, axes=_along_sequences, stepwise=False)
 
 
-def _none(site: Site) -> Shape:
-    return ()
-
-
-def _no_axes(site: Site) -> tuple[str, ...]:
-    return ()
-
-
 def _chosen(site: Site) -> Node:
     found: Node = site.inputs[0].inputs[site.attributes["index"]]
     return found
@@ -198,11 +190,6 @@ def _picked_axes(site: Site) -> tuple[str, ...] | None:
     return _chosen(site).type.axes
 
 
-def _pick(node: Node) -> Run:
-    index = node.attributes["index"]
-    return lambda batch, several: several[index]
-
-
 # The type of several outputs is that of none; `pick` looks through.
-declare("loop", _none, loop, axes=_no_axes, stepwise=False)
-declare("pick", _picked, _pick, axes=_picked_axes)
+declare("loop", scalar, loop, axes=no_axes, stepwise=False)
+declare("pick", _picked, one_of_several, axes=_picked_axes)

@@ -15,20 +15,18 @@ from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
 
 
-def _with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
+def with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
+    """The dynamic axes of an input that must have one of sequences."""
     axes = site.types[i].axes
     if axes is None or len(axes) < 2:
         site.refuse("an input with an axis of sequences")
     return axes
 
 
-def _to_batch(site: Site) -> tuple[str, ...]:
-    _with_sequences(site)
+def to_batch(site: Site) -> tuple[str, ...]:
+    """One result for each sequence."""
+    with_sequences(site)
     return (BATCH,)
-
-
-def _keeps(site: Site) -> tuple[str, ...]:
-    return _with_sequences(site)
 
 
 def _of(batch: Batch, node: Node) -> Sequences:
@@ -61,14 +59,14 @@ def _is_end(first: bool) -> Callable[[Node], Run]:
     return lower
 
 
-declare("sequence_first", same, _end(True), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_last", same, _end(False), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_is_first", scalar, _is_end(True), axes=_keeps, stepwise=False)
-declare("sequence_is_last", scalar, _is_end(False), axes=_keeps, stepwise=False, whole=True)
+declare("sequence_first", same, _end(True), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, _end(False), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_is_first", scalar, _is_end(True), axes=with_sequences, stepwise=False)
+declare("sequence_is_last", scalar, _is_end(False), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _like(site: Site) -> tuple[str, ...]:
-    like = _with_sequences(site, 1)
+    like = with_sequences(site, 1)
     axes = site.types[0].axes
     if axes is not None and len(axes) > 1 and axes != like:
         site.refuse("an operand without sequences of its own; take sequence.last or sequence.first of it")
@@ -104,7 +102,7 @@ def _delayed(site: Site) -> Shape:
 
 def _delay_axes(site: Site) -> tuple[str, ...] | None:
     # While guessing, a state's own axes are not known: they are those of the recurrence.
-    return None if site.guessing and site.types[0].axes is None else _with_sequences(site)
+    return None if site.guessing and site.types[0].axes is None else with_sequences(site)
 
 
 def _delay(node: Node) -> Run:
@@ -193,14 +191,14 @@ def _softmax(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     return shifted / segment_sum(shifted, sequences).index_select(0, owner)
 
 
-declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_reduce_mean", same, _reduce(_mean), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_reduce_max", same, _reduce(segment_max), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_softmax", same, _reduce(_softmax), axes=_keeps, stepwise=False, whole=True)
+declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_mean", same, _reduce(_mean), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_max", same, _reduce(segment_max), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_softmax", same, _reduce(_softmax), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _chosen_axes(site: Site) -> tuple[str, ...]:
-    _with_sequences(site)
+    with_sequences(site)
     if site.shape(len(site.inputs) - 1) not in ((), (1,)):
         site.refuse("one number a sample as the condition")
     # All that is chosen by one condition lies along one axis.
@@ -239,9 +237,9 @@ declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False, who
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
-    if _with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
+    if with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
         site.refuse("data that sequence.gather took by this condition")
-    return _with_sequences(site, 1)
+    return with_sequences(site, 1)
 
 
 def _scatter(node: Node) -> Run:
@@ -256,7 +254,7 @@ declare("sequence_scatter", same, _scatter, axes=_scattered, stepwise=False)
 
 
 def _stretched_axes(site: Site) -> tuple[str, ...]:
-    axes, factor = _with_sequences(site), site.attributes["factor"]
+    axes, factor = with_sequences(site), site.attributes["factor"]
     return axes if factor == 1 else (BATCH, f"{axes[1]} * {factor:g}")
 
 
@@ -279,7 +277,7 @@ declare("sequence_ones", scalar, _stretched_ones, axes=_stretched_axes, stepwise
 
 
 def _sliced_axes(site: Site) -> tuple[str, ...]:
-    name = f"{_with_sequences(site)[1]}[{site.attributes['begin']}:{site.attributes['end'] or ''}]"
+    name = f"{with_sequences(site)[1]}[{site.attributes['begin']}:{site.attributes['end'] or ''}]"
     return (BATCH, name)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import dense
+from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.packed import Batch, Run
-from feedline.networks.registry import Shape, Site, declare
-from feedline.networks.shapes import broadcast_shapes
+from feedline.networks.registry import Shape, Site, declare, no_axes
+from feedline.networks.shapes import broadcast_shapes, scalar, told
 
 
 class _Call(torch.autograd.Function):
@@ -44,31 +44,13 @@ def _user(node: Node) -> Run:
     return run
 
 
-def _nothing(site: Site) -> Shape:
-    return ()
-
-
-def _no_axes(site: Site) -> tuple[str, ...]:
-    return ()
-
-
-def _output(site: Site) -> Shape:
-    shape: Shape = site.attributes["shape"]
-    return shape
-
-
 def _output_axes(site: Site) -> tuple[str, ...]:
     axes: tuple[str, ...] = site.attributes["axes"]
     return axes
 
 
-def _take(node: Node) -> Run:
-    index = node.attributes["index"]
-    return lambda batch, several: several[index]
-
-
-declare("user", _nothing, _user, axes=_no_axes, stepwise=False)
-declare("user_output", _output, _take, axes=_output_axes, stepwise=False)
+declare("user", scalar, _user, axes=no_axes, stepwise=False)
+declare("user_output", told, one_of_several, axes=_output_axes, stepwise=False)
 
 
 def _assigned(site: Site) -> Shape:
