@@ -18,7 +18,7 @@ from feedline.networks import Node as GraphNode
 from feedline.networks import apply
 from feedline.networks.node import input_node
 from feedline.networks.ops.align import one_of_several
-from feedline.networks.packed import Batch
+from feedline.networks.packed import PackedBatch
 from feedline.networks.registry import declare, no_axes
 from feedline.networks.shapes import told
 
@@ -69,7 +69,7 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     def make(node: GraphNode) -> Callable[..., Any]:
         p = node.attributes["p"]
 
-        def running(batch: Batch, *tensors: Any) -> Any:
+        def running(batch: PackedBatch, *tensors: Any) -> Any:
             with within(node.name):
                 return run(p, batch.training, *tensors)
 

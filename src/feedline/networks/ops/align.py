@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.packed import PackedBatch, Run, SparseRows
 
-Adapt = Callable[[Batch, Any], Any]
+Adapt = Callable[[PackedBatch, Any], Any]
 
 
 def dense(tensor: Any, node: Node) -> torch.Tensor:
@@ -66,7 +66,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
         adapt = adapters(node)
         if all(a is None for a in adapt):
 
-            def plain(batch: Batch, *tensors: Any) -> Any:
+            def plain(batch: PackedBatch, *tensors: Any) -> Any:
                 for tensor in tensors:
                     if type(tensor) is SparseRows:
                         dense(tensor, node)
@@ -74,7 +74,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
 
             return plain
 
-        def run(batch: Batch, *tensors: Any) -> Any:
+        def run(batch: PackedBatch, *tensors: Any) -> Any:
             return function(
                 *(
                     dense(x, node) if a is None else a(batch, dense(x, node))
@@ -93,7 +93,7 @@ def rowwise(make: Callable[[Node], Callable[..., Any]]) -> Callable[[Node], Run]
     def lower(node: Node) -> Run:
         function = make(node)
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             return function(dense(x, node))
 
         return run

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import adapters, dense
-from feedline.networks.packed import Batch, Run
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 Pads = list[tuple[int, int]]
@@ -85,7 +85,7 @@ def _convolution(node: Node) -> Run:
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
 
-    def run(batch: Batch, w: Any, x: Any) -> Any:
+    def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         rows = x if node.axes else x[None]
         if not symmetric:
@@ -124,7 +124,7 @@ def _convolution_transpose(node: Node) -> Run:
     function, strides = TRANSPOSED[len(kernel) - 2], list(get["strides"])
     _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"], kernel[2:])
 
-    def run(batch: Batch, w: Any, x: Any) -> Any:
+    def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         y = function(x if node.axes else x[None], w, None, strides)
         # The padding of the forward convolution is cut off; what it left over at the end is 0.
@@ -159,7 +159,7 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
         _, pads = window(sizes, size, get["strides"], get["pad"], size)
         pool = how(rank, size, list(get["strides"]), _flat(pads), any(p != (0, 0) for p in pads))
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             x = dense(x, node)
             lead = x.shape[: x.ndim - rank]
             y = pool(x.reshape(-1, 1, *sizes))
@@ -222,7 +222,7 @@ def _max_unpooling(node: Node) -> Run:
     adapt = adapters(node)
     inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
 
-    def run(batch: Batch, *tensors: Any) -> Any:
+    def run(batch: PackedBatch, *tensors: Any) -> Any:
         x, pooled = (
             dense(t, node) if a is None else a(batch, dense(t, node)) for a, t in zip(adapt, tensors, strict=True)
         )

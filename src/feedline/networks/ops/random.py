@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Site, declare, first_axes
 from feedline.networks.shapes import same
 
@@ -52,7 +52,7 @@ def _draw(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
         arguments = node.attributes["arguments"]
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             return function(dense(x, node).detach(), *arguments)
 
         return run
@@ -68,7 +68,7 @@ def _random_sample(node: Node) -> Run:
     """Classes by their weights, which are those of all axes together."""
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
-    def run(batch: Batch, weights: Any) -> Any:
+    def run(batch: PackedBatch, weights: Any) -> Any:
         weights = dense(weights, node)
         weights = weights.flatten(weights.ndim - rank)
         found = torch.multinomial(weights, many, again)

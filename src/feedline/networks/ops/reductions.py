@@ -10,7 +10,7 @@ import torch
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import dense, rowwise
-from feedline.networks.packed import Batch, Run
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import axes_of, from_end, reduced, same, scalar
 
@@ -92,7 +92,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
 def _everything(node: Node) -> Run:
     how = _WHOLE[node.attributes["how"]]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         return how(dense(x, node).reshape(-1), (0,))
 
     return run
@@ -101,7 +101,7 @@ def _everything(node: Node) -> Run:
 def _over_batch(node: Node) -> Run:
     how = _WHOLE[node.attributes["how"]]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         return how(dense(x, node), (0,))
 
     return run

@@ -10,7 +10,7 @@ import torch
 
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops.align import adapter, dense
-from feedline.networks.packed import Batch, Run, Sequences, SparseRows
+from feedline.networks.packed import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
 
@@ -29,14 +29,14 @@ def to_batch(site: Site) -> tuple[str, ...]:
     return (BATCH,)
 
 
-def _of(batch: Batch, node: Node) -> Sequences:
+def _of(batch: PackedBatch, node: Node) -> Sequences:
     """The sequences of the first input."""
     return batch.sequences[node.inputs[0].axes[1]]
 
 
 def _end(first: bool) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             sequences = _of(batch, node)
             return x.index_select(0, sequences.first if first else sequences.last)
 
@@ -47,7 +47,7 @@ def _end(first: bool) -> Callable[[Node], Run]:
 
 def _is_end(first: bool) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             sequences = _of(batch, node)
             ends = sequences.first if first else sequences.last
             if batch.cut is not None:  # the others go on
@@ -77,7 +77,7 @@ def _broadcast_as(node: Node) -> Run:
     operand = node.inputs[0]
     to_rows = adapter(operand, node.axes, None)
 
-    def run(batch: Batch, x: Any, like: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, like: Any) -> Any:
         if operand.axes:
             return x if to_rows is None else to_rows(batch, x)
         return dense(x, node).expand(batch.rows(node.axes), *node.shape)
@@ -110,7 +110,7 @@ def _delay(node: Node) -> Run:
     steps, rank = node.attributes["steps"], len(node.shape)
     to_rows = adapter(node.inputs[1], node.axes, rank)
 
-    def gone_on(batch: Batch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def gone_on(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """With what the pieces before ended with, where there are such."""
         if steps < 0:
             raise ValueError(f"{node.label}: expected whole sequences for a future value, got pieces of them")
@@ -127,7 +127,7 @@ def _delay(node: Node) -> Run:
         batch.cut.after(node.uid, x, sequences, before)
         return y
 
-    def run(batch: Batch, x: Any, initial: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, initial: Any) -> Any:
         rows, outside = _of(batch, node).shift(steps)
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
@@ -205,7 +205,7 @@ def _chosen_axes(site: Site) -> tuple[str, ...]:
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
-def _choice(batch: Batch, node: Node, condition: Any) -> torch.Tensor:
+def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Rows where the condition holds; makes the axis of what is chosen known."""
     old = batch.sequences[node.inputs[-1].axes[1]]
     rows = condition.reshape(-1).nonzero().squeeze(1)
@@ -215,14 +215,14 @@ def _choice(batch: Batch, node: Node, condition: Any) -> torch.Tensor:
 
 
 def _gather(node: Node) -> Run:
-    def run(batch: Batch, x: Any, condition: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
         return x.index_select(0, _choice(batch, node, dense(condition, node)))
 
     return run
 
 
 def _where(node: Node) -> Run:
-    def run(batch: Batch, condition: Any) -> Any:
+    def run(batch: PackedBatch, condition: Any) -> Any:
         condition = dense(condition, node)
         rows = _choice(batch, node, condition)
         old, new = batch.sequences[node.inputs[0].axes[1]], batch.sequences[node.axes[1]]
@@ -243,7 +243,7 @@ def _scattered(site: Site) -> tuple[str, ...]:
 
 
 def _scatter(node: Node) -> Run:
-    def run(batch: Batch, x: Any, condition: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
         rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
         return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
 
@@ -261,7 +261,7 @@ def _stretched_axes(site: Site) -> tuple[str, ...]:
 def _stretched_ones(node: Node) -> Run:
     factor = node.attributes["factor"]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         sequences = _of(batch, node)
         if factor != 1:
             lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
@@ -284,7 +284,7 @@ def _sliced_axes(site: Site) -> tuple[str, ...]:
 def _slice(node: Node) -> Run:
     begin, end = node.attributes["begin"], node.attributes["end"] or None
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         old = _of(batch, node)
         starts, stops = (
             np.clip(np.where(n < 0, old.lengths + n, n), 0, old.lengths) if n is not None else old.lengths
