@@ -29,6 +29,7 @@ from feedline.cntk import (
 from feedline.cntk import variables as variables
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import FreeDimension, InferredDimension
+from feedline.cntk._operand import register
 from feedline.cntk.axis import Axis
 from feedline.cntk.core import NDArrayView, Value, asarray, asvalue
 from feedline.cntk.default_options import (
@@ -58,6 +59,16 @@ from feedline.cntk.ops import sequence
 from feedline.cntk.variables import Constant, Parameter, Variable
 
 __version__ = "2.7"
+
+# What variables and functions call, though it is made of them.
+register("feedline.cntk.ops._function", "operand_of")
+register(
+    "feedline.cntk.ops",
+    *("abs", "element_divide", "element_times", "greater", "greater_equal", "less", "less_equal", "minus", "negate"),
+    *("plus", "pow", "slice", "times"),
+)
+register("feedline.cntk.layers.higher_order_layers", "Sequential", "then")
+register("feedline.cntk.train._quick", "test", "train")
 
 # Modules that import torch, and what the package offers of them.
 _WITH_TORCH = {

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
+from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import present
 from feedline.cntk.axis import Axis
+from feedline.cntk.initializer import Initializer
 from feedline.networks import Node, Weights
 from feedline.networks.node import input_node, parameter_node, placeholder_node
 
@@ -44,95 +46,6 @@ class Record(dict[str, Any]):
     def updated_with(self, **values: Any) -> Record:
         """A new record in which ``values`` stand instead or besides."""
         return Record(**{**self, **values})
-
-
-class Operand:
-    """Arithmetic and slicing, of variables and functions alike."""
-
-    @property
-    def node(self) -> Node:
-        """In the graph."""
-        raise NotImplementedError
-
-    # NumPy arrays on the left must leave the operation to us.
-    __array_ufunc__ = None
-
-    def __add__(self, other: Any) -> Any:
-        return _ops().plus(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _ops().plus(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _ops().minus(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _ops().minus(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _ops().element_times(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _ops().element_times(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _ops().element_divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _ops().element_divide(other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return _ops().times(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _ops().times(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return _ops().pow(self, other)
-
-    def __neg__(self) -> Any:
-        return _ops().negate(self)
-
-    def __abs__(self) -> Any:
-        return _ops().abs(self)
-
-    def __lt__(self, other: Any) -> Any:
-        return _ops().less(self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _ops().less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _ops().greater(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return _ops().greater_equal(self, other)
-
-    def __getitem__(self, key: Any) -> Any:
-        """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
-        keys = key if isinstance(key, tuple) else (key,)
-        # Behind an ellipsis axes are counted from the last: how many there are need not be known yet.
-        at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
-        numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
-        parts: list[tuple[int, int, int, int]] = []
-        for axis, part in numbered:
-            if isinstance(part, (int, np.integer)):
-                parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
-            elif isinstance(part, slice):
-                if part != slice(None):
-                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
-            else:
-                raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
-        return _ops().slice(self, *map(list, zip(*parts, strict=True))) if parts else self
-
-    # Iteration would try numbers without end, as __getitem__ makes it look like a sequence.
-    __iter__ = None
-
-
-def _ops() -> Any:
-    from feedline.cntk import ops
-
-    return ops
 
 
 class Variable(Operand):
@@ -238,9 +151,7 @@ class Variable(Operand):
     @property
     def owner(self) -> Any:
         """The function that gives it; None for a leaf."""
-        from feedline.cntk.ops._function import Function
-
-        return None if self.node.is_leaf else Function.of([self.node])
+        return None if self.node.is_leaf else registered("operand_of")(self.node)
 
     @property
     def type(self) -> Any:
@@ -344,8 +255,6 @@ class Constant(_Weighted):
 
 
 def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Node:
-    from feedline.cntk.initializer import Initializer
-
     if isinstance(init, Initializer):
         if shape is None:
             raise ValueError("expected a shape with an initializer, got none")

@@ -1,22 +1,25 @@
-"""Functions: graphs with outputs, and what can be done with them.
+"""`Function`: outputs of a graph that are made, applied, rewritten, searched, trained and saved.
 
 A `Function` is a handle on nodes of a graph. Calling it on variables gives another one, which shares its parameters;
-calling it on data runs it. A network is compiled at its first run and kept with the function.
+calling it on data runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from feedline.cntk import _files
 from feedline.cntk._nodes import node_of
+from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import replace_in_place
 from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.ops._described import Described
-from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.cntk.ops._evaluation import Evaluable
+from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, clone, find_all, replace
+from feedline.networks.traverse import topological
 
 
 class CloneMethod(Enum):
@@ -27,7 +30,7 @@ class CloneMethod(Enum):
     freeze = "freeze"
 
 
-class Function(Described):
+class Function(Evaluable):
     """A graph with one or several outputs.
 
     Applied to a Python function, it is called once with placeholders, one for each of its parameters, and its result is
@@ -39,6 +42,8 @@ class Function(Described):
         op_name: of the block.
         name: of the instance.
     """
+
+    _members: dict[str, Any]
 
     def __new__(cls, f: Any = None, make_block: bool = False, op_name: str = "", name: str = "") -> Any:
         if cls is not Function or f is None:
@@ -140,16 +145,12 @@ class Function(Described):
         return named[0]
 
     def __rshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers.higher_order_layers import then
-
         # Not `Sequential`: what it is applied to already stays what it is.
-        results = then(other, self.outputs if len(self._roots) > 1 else (self,))
+        results = registered("then")(other, self.outputs if len(self._roots) > 1 else (self,))
         return Function.of([node for item in results for node in roots_of(item)], self._order)
 
     def __rrshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers import Sequential
-
-        return Sequential([other, self])
+        return registered("Sequential")([other, self])
 
     def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
         """A copy.
@@ -200,7 +201,7 @@ class Function(Described):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """All functions and variables of this name; ``depth`` is not looked at, blocks are open."""
-        return [self._described(node) for node in find_all(self._roots, lambda n: called(n, name))]
+        return [operand_of(node) for node in find_all(self._roots, lambda n: called(n, name))]
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """The function or variable of this name, None if there is none.
@@ -216,7 +217,37 @@ class Function(Described):
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
         """The function or variable with this `uid`, None if there is none."""
         found = find_all(self._roots, lambda n: n.uid == uid)
-        return self._described(found[0]) if found else None
+        return operand_of(found[0]) if found else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "node":
+            raise AttributeError(name)
+        if name in self._members:
+            return self._members[name]
+        for output in self.outputs if len(self._roots) > 1 else ():
+            if output.name == name:
+                return output
+        # A block's own come before those of what it is applied to.
+        found = _named(self._inside(), name) or _named(topological(self._roots), name)
+        if len(found) == 1:
+            return operand_of(found[0])
+        if found:
+            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
+        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
+
+    def _inside(self) -> list[Node]:
+        """Nodes of its blocks, without what these are applied to; all nodes of what is no block."""
+        border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
+        return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
+
+    @property
+    def block_root(self) -> Function:
+        """What is inside the block.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return Function.of(self._block().inputs[:1])
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
         """What each argument would get from a call with these."""
@@ -267,9 +298,7 @@ class Function(Described):
             ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or
                 another callback.
         """
-        from feedline.cntk.train._quick import train
-
-        return train(
+        return registered("train")(
             self,
             minibatch_source,
             minibatch_size,
@@ -298,10 +327,8 @@ class Function(Described):
         Raises:
             ValueError: a source without an end.
         """
-        from feedline.cntk.train._quick import test
-
         mapped = self._streams(streams, model_inputs_to_streams)
-        return test(self, minibatch_source, minibatch_size, mapped, callbacks or ())
+        return registered("test")(self, minibatch_source, minibatch_size, mapped, callbacks or ())
 
     def _streams(self, streams: Any, by_variable: Any) -> Any:
         if streams and by_variable:
@@ -317,9 +344,7 @@ class Function(Described):
             ValueError: it has a user's function, which no file can hold.
             CompatError: another format.
         """
-        from feedline.cntk._files import save
-
-        save(filename, self._roots, [v.node for v in self.arguments], format)
+        _files.save(filename, self._roots, [v.node for v in self.arguments], format)
 
     def restore(self, filename: str) -> None:
         """Take the values of parameters and constants from a file of a function of the same graph.
@@ -327,9 +352,7 @@ class Function(Described):
         Raises:
             StateError: it is of another graph.
         """
-        from feedline.cntk._files import load, take_values
-
-        take_values(self._roots, load(filename)[0])
+        _files.take_values(self._roots, _files.load(filename)[0])
 
     @staticmethod
     def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
@@ -338,9 +361,7 @@ class Function(Described):
         Raises:
             StateError: not such a file.
         """
-        from feedline.cntk._files import load
-
-        return Function.of(*load(model))
+        return Function.of(*_files.load(model))
 
     def save_model(self, filename: str) -> None:
         """Former name of `save`."""
@@ -349,3 +370,14 @@ class Function(Described):
     def restore_model(self, filename: str) -> None:
         """Former name of `restore`."""
         self.restore(filename)
+
+
+def operand_of(node: Node) -> Any:
+    """The variable of a leaf, the function of any other node."""
+    return variable_of(node) if node.is_leaf else Function.of([node])
+
+
+def _named(nodes: Iterable[Node], name: str) -> list[Node]:
+    """Parameters and constants of this name, or, if there are none, other nodes."""
+    found = [node for node in nodes if called(node, name)]
+    return [node for node in found if node.weights is not None] or found

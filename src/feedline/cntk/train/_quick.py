@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from feedline.cntk.io import MinibatchSource, UserMinibatchSource
+from feedline.cntk.io._source import MinibatchSource
+from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import sizes_of
 from feedline.cntk.logging._writer import ProgressWriter
 from feedline.cntk.train._configs import CheckpointConfig, CrossValidationConfig, TestConfig

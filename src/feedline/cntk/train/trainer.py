@@ -12,10 +12,10 @@ import torch
 from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of, outputs_of
 from feedline.cntk._errors import checkpoint_errors
-from feedline.cntk._running import handed
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.ops._evaluation import handed
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable

@@ -1,24 +1,36 @@
-"""What functions are: their outputs, arguments and parameters, blocks, and how they are printed."""
+"""`Outputs`: some nodes of a graph as outputs, and what can be read off the graph below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from feedline.cntk._operand import Operand
 from feedline.cntk._order import leaves_in_order
-from feedline.cntk._replacing import stands_for
-from feedline.cntk._running import Runs
-from feedline.cntk._tracing import called
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
-from feedline.networks.traverse import renamed, topological
+from feedline.networks.traverse import renamed
 
 
-class Described(Runs):
-    """The half of `Function` that tells."""
+class Outputs(Operand):
+    """Outputs of a graph: their types, the leaves below them, and the operation or block that gives them."""
 
+    _held: list[Node]
+    _networks: dict[tuple[Node, ...], Any]  # compiled for these
     _order: list[Node]
-    _members: dict[str, Any]
+    _seen: int
+
+    @property
+    def _roots(self) -> list[Node]:
+        """The nodes that stand for the outputs now."""
+        if self._seen != replacements():
+            self._roots = present(self._held)
+        return self._held
+
+    @_roots.setter
+    def _roots(self, roots: list[Node]) -> None:
+        self._held, self._seen, self._networks = roots, replacements(), {}
 
     @property
     def node(self) -> Node:
@@ -148,69 +160,26 @@ class Described(Runs):
         return self
 
     @property
-    def block_root(self) -> Any:
-        """What is inside the block.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if not self.is_block:
-            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        from feedline.cntk.ops._function import Function
-
-        return Function.of([self._roots[0].inputs[0]])
-
-    @property
     def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
         """What the block is applied to; its inside sees the same variables.
 
         Raises:
             ValueError: it is none.
         """
+        return [(variable_of(n), variable_of(n)) for n in self._block().inputs[1:]]
+
+    def _block(self) -> Node:
         if not self.is_block:
             raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        return [(variable_of(n), variable_of(n)) for n in self._roots[0].inputs[1:]]
+        return self._roots[0]
 
     @property
     def type(self) -> Any:
         """Of the only output."""
         return self.output.type
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "node":
-            raise AttributeError(name)
-        if name in self._members:
-            return self._members[name]
-        for output in self.outputs if len(self._roots) > 1 else ():
-            if output.name == name:
-                return output
-        # A block's own come before those of what it is applied to.
-        found = _named(self._inside(), name) or _named(topological(self._roots), name)
-        if len(found) == 1:
-            return self._described(found[0])
-        if found:
-            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
-        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
-
-    @staticmethod
-    def _described(node: Node) -> Any:
-        from feedline.cntk.ops._function import Function
-
-        return variable_of(node) if node.is_leaf else Function.of([node])
-
-    def _inside(self) -> list[Node]:
-        """Nodes of its blocks, without what these are applied to; all nodes of what is no block."""
-        border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
-        return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
-
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)
         outputs = ", ".join(repr(v) for v in self.outputs)
         kind = "Composite" if self.is_composite else ""
         return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
-
-
-def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Parameters and constants of this name, or, if there are none, other nodes."""
-    found = [node for node in nodes if called(node, name)]
-    return [node for node in found if node.weights is not None] or found

@@ -1,4 +1,4 @@
-"""Running functions: values and gradients, over networks that are compiled once and kept."""
+"""`Evaluable`: values and gradients of outputs, by networks that are compiled once and kept."""
 
 from __future__ import annotations
 
@@ -9,36 +9,16 @@ import numpy as np
 
 from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
-from feedline.cntk._replacing import count as replacements
-from feedline.cntk._replacing import present
+from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.cntk.ops._outputs import Outputs
+from feedline.cntk.variables import Variable, variable_of
 from feedline.data import Value as Packed
 from feedline.networks import Node
 
 
-class Runs(Operand):
-    """What can be run: the half of `Function` that computes."""
-
-    @property
-    def arguments(self) -> tuple[Variable, ...]:
-        """What it is applied to."""
-        raise NotImplementedError
-
-    _held: list[Node]
-    _networks: dict[tuple[Node, ...], Any]
-    _seen: int
-
-    @property
-    def _roots(self) -> list[Node]:
-        """Its outputs, as they are now."""
-        if self._seen != replacements():
-            self._roots = present(self._held)
-        return self._held
-
-    @_roots.setter
-    def _roots(self, roots: list[Node]) -> None:
-        self._held, self._seen, self._networks = roots, replacements(), {}
+class Evaluable(Outputs):
+    """Outputs that can be computed and differentiated; each set of them is compiled once."""
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
         """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""
@@ -206,7 +186,7 @@ def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[
     return found
 
 
-def _dense(nodes: Sequence[Node], arguments: Any, function: Runs) -> list[Node]:
+def _dense(nodes: Sequence[Node], arguments: Any, function: Evaluable) -> list[Node]:
     """Those that are fed dense rows, of which gradients can be taken."""
     feeds = feeds_of(arguments, nodes, [v.node for v in function.arguments])
     return [n for n in nodes if n in feeds and not getattr(feeds[n], "is_sparse", False)]
