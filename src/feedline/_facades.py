@@ -44,6 +44,12 @@ class Names:
     absent: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def importable(self) -> list[str]:
+        """Names that can be imported from the module, without members of classes."""
+        there = [*self.provided.split(), *self.mended, *self.approximated, *self.added]
+        return [name for name in there if "." not in name]
+
 
 def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
     """The error for a name that ``module`` lacks: CompatError with what to use, or AttributeError if it is unknown."""

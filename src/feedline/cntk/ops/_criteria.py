@@ -9,6 +9,16 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made, one_axis
 
+__all__ = [
+    "binary_cross_entropy",
+    "classification_error",
+    "cosine_distance",
+    "cross_entropy_with_softmax",
+    "random_sample",
+    "squared_error",
+    "weighted_binary_cross_entropy",
+]
+
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
     """``logsumexp(output) - target . output``, of shape (1,) for vectors; targets may be sparse.

@@ -17,6 +17,22 @@ from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
 from feedline.networks import apply
 
+__all__ = [
+    "AVG_POOLING",
+    "MAX_POOLING",
+    "MAX_UNPOOLING",
+    "PoolingType_Average",
+    "PoolingType_Max",
+    "batch_normalization",
+    "convolution",
+    "convolution_transpose",
+    "dropout",
+    "local_response_normalization",
+    "mean_variance_normalization",
+    "pooling",
+    "unpooling",
+]
+
 MAX_POOLING, AVG_POOLING = 0, 1
 PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING
 MAX_UNPOOLING = 0
