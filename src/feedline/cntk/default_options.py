@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from feedline.cntk._names import explain
 
@@ -15,6 +17,9 @@ __all__ = [
     "get_default_override",
     "is_default_override",
 ]
+
+
+_Factory = TypeVar("_Factory", bound=Callable[..., Any])
 
 
 class _Default:
@@ -71,6 +76,22 @@ def get_default_override(function: Any, **option: Any) -> Any:
         if factory in (None, function) and name in options:
             return options[name]
     return value.value
+
+
+def overridable(factory: _Factory) -> _Factory:
+    """Decorate a factory, so that its body sees values in place of marked defaults."""
+    names = list(inspect.signature(factory).parameters)
+    marked = {n: p.default for n, p in inspect.signature(factory).parameters.items() if is_default_override(p.default)}
+
+    @functools.wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        by_place = dict(zip(names, args, strict=False))
+        options = {name: default for name, default in marked.items() if name not in by_place} | kwargs
+        given = [get_default_override(made, **{name: value}) for name, value in by_place.items()]
+        chosen = {name: get_default_override(made, **{name: value}) for name, value in options.items()}
+        return factory(*given, *args[len(given) :], **chosen)
+
+    return cast(_Factory, made)
 
 
 def __getattr__(name: str) -> Any:

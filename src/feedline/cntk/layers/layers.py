@@ -7,7 +7,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.cntk.default_options import default_override_or, get_default_override, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops._making import made
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 
+@overridable
 def Dense(
     shape: Any,
     activation: Any = default_override_or(None),
@@ -64,10 +65,6 @@ def Dense(
     Raises:
         ValueError: ``input_rank`` and ``map_rank``.
     """
-    activation = get_default_override(Dense, activation=activation)
-    init = get_default_override(Dense, init=init)
-    bias = get_default_override(Dense, bias=bias)
-    init_bias = get_default_override(Dense, init_bias=init_bias)
     if input_rank is not None and map_rank is not None:
         raise ValueError("Dense: expected input_rank or map_rank, got both")
     out = dims(shape)
@@ -82,6 +79,7 @@ def Dense(
     return layer(dense, "Dense", name, {"W": W, "b": b})
 
 
+@overridable
 def Embedding(
     shape: Any = None, init: Any = default_override_or(glorot_uniform()), weights: Any = None, name: str = ""
 ) -> Function:
@@ -96,7 +94,6 @@ def Embedding(
     Raises:
         ValueError: neither a shape nor weights, or both.
     """
-    init = get_default_override(Embedding, init=init)
     if (shape is None) == (weights is None):
         raise ValueError("Embedding: expected a shape or weights, got both or neither")
     if weights is None:
@@ -107,6 +104,7 @@ def Embedding(
     return layer(lambda x: ops.times(x, E, output_rank=rank), "Embedding", name, {"E": E})
 
 
+@overridable
 def Convolution(
     filter_shape: Any,
     num_filters: Any = None,
@@ -149,11 +147,6 @@ def Convolution(
     Raises:
         CompatError: ``sequential``, no sharing, or ``transpose_weight``.
     """
-    activation = get_default_override(Convolution, activation=activation)
-    init = get_default_override(Convolution, init=init)
-    pad = get_default_override(Convolution, pad=pad)
-    bias = get_default_override(Convolution, bias=bias)
-    init_bias = get_default_override(Convolution, init_bias=init_bias)
     if sequential or not sharing or transpose_weight:
         raise CompatError("expected a shared kernel over static axes; ConvolutionTranspose has transposed weights")
     window = dims(filter_shape)
@@ -221,6 +214,7 @@ def _with(factory: Any, options: dict[str, Any], op_name: str) -> dict[str, Any]
     return {**given, "op_name": op_name}
 
 
+@overridable
 def ConvolutionTranspose(
     filter_shape: Any,
     num_filters: Any,
@@ -238,11 +232,6 @@ def ConvolutionTranspose(
     name: str = "",
 ) -> Function:
     """Transposed convolution of (channels, *sizes); W is (channels, filters, *window). See `Convolution`."""
-    activation = get_default_override(ConvolutionTranspose, activation=activation)
-    init = get_default_override(ConvolutionTranspose, init=init)
-    pad = get_default_override(ConvolutionTranspose, pad=pad)
-    bias = get_default_override(ConvolutionTranspose, bias=bias)
-    init_bias = get_default_override(ConvolutionTranspose, init_bias=init_bias)
     if not sharing:
         raise CompatError("expected a shared kernel")
     window, filters = dims(filter_shape), dims(num_filters)
@@ -280,17 +269,17 @@ def ConvolutionTranspose3D(filter_shape: Any, num_filters: Any, **options: Any) 
     return ConvolutionTranspose(_ranked(3, filter_shape), num_filters, **options)
 
 
+@overridable
 def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = "") -> Function:
     """Maximum of windows over the last axes."""
-    pad = get_default_override(MaxPooling, pad=pad)
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
 
 
+@overridable
 def MaxUnpooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """What `MaxPooling` made of its second operand, put back where the maxima were: ``(x, pooled) -> y``."""
-    pad = get_default_override(MaxUnpooling, pad=pad)
     size = dims(filter_shape)
     step = dims(strides) if isinstance(strides, (tuple, list)) else (strides,) * len(size)
     padded = pad if isinstance(pad, (tuple, list)) else (pad,) * len(size)
@@ -301,11 +290,11 @@ def MaxUnpooling(
     return layer(unpool, "MaxUnpooling", name, inputs=("x", "y"))
 
 
+@overridable
 def AveragePooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """Average of windows over the last axes; padding is not counted."""
-    pad = get_default_override(AveragePooling, pad=pad)
     return _pooling(ops.AVG_POOLING, filter_shape, strides, pad, "AveragePooling", name)
 
 
@@ -343,10 +332,10 @@ def Dropout(
     return layer(lambda x: ops.dropout(x, float(rate or 0.0), seed), "Dropout", name)
 
 
+@overridable
 def Activation(activation: Any = default_override_or(None), name: str = "") -> Function:
     """An activation as a layer."""
-    chosen = get_default_override(Activation, activation=activation)
-    return layer(lambda x: activated(ops.alias(x), chosen), "Activation", name)
+    return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
 
 
 def BatchNormalization(
