@@ -1,4 +1,4 @@
-"""`ProgressWriter`: who is told how a training goes, and how often."""
+"""`ProgressWriter`: the base of progress writers, which decides when each is called."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+# Running totals since the last summary: before and after the updates that a callback reports.
+Counts = tuple[int, int]
+Sums = tuple[float, float]
+
 
 class ProgressWriter:
-    """Base of progress writers: counts updates, and calls the ``on_…`` methods when it is time.
+    """Base of progress writers: counts updates, and calls the ``on_…`` methods when they are due.
 
-    Sums run since the last summary; a callback gets each as a pair, before and after the updates it is about. They stay
+    Sums run since the last summary; a callback gets each as a pair, before and after the updates it reports. They stay
     on the device until a callback is due.
 
     Args:
@@ -30,22 +34,14 @@ class ProgressWriter:
     # ---- to be overridden -------------------------------------------------------------------------
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
         """Minibatches were trained on."""
 
-    def on_write_test_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
+    def on_write_test_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
         """Minibatches were tested."""
 
-    def on_write_distributed_sync_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
+    def on_write_distributed_sync_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
         """Workers have met."""
 
     def on_write_training_summary(

@@ -8,7 +8,7 @@ from typing import Any
 from feedline.cntk.io._source import MinibatchSource
 from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import sizes_of
-from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
 from feedline.cntk.train._configs import CheckpointConfig, CrossValidationConfig, TestConfig
 from feedline.cntk.train._evaluator import Evaluator
 from feedline.cntk.train.trainer import Trainer
@@ -33,11 +33,7 @@ class _Collector(ProgressWriter):
         self.tests: list[Record] = []
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
         count = samples[1] - samples[0]
         loss, metric = (pair[1] - pair[0] for pair in (aggregate_loss, aggregate_metric))
