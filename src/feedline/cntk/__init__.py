@@ -99,10 +99,10 @@ __all__ = [
 
 
 def install() -> None:
-    """Register the façade under the name ``cntk``, for this process; again is as once.
+    """Register the façade as ``cntk`` in this process. Idempotent.
 
     Raises:
-        CompatError: another package has been imported as ``cntk`` already.
+        CompatError: another package was already imported as ``cntk``.
     """
     _facades.install("cntk")
 

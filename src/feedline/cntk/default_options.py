@@ -1,4 +1,4 @@
-"""`cntk.default_options`: defaults of layers, for the time of a with-block."""
+"""`cntk.default_options`: override defaults of layers within a with-block."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ class _Default:
         self.value = value
 
 
-# The innermost block comes last: (the factory it is for, or None for all; options).
+# The innermost block comes last: (its factory, or None for all; options).
 _blocks: list[tuple[Any, dict[str, Any]]] = []
 
 
 def default_override_or(value: Any) -> Any:
-    """Marks a default in a signature: ``value`` unless a block says otherwise."""
+    """Mark a default in a signature: ``value``, unless a block overrides it."""
     return _Default(value)
 
 
 def is_default_override(value: Any) -> bool:
-    """Whether it is a marked default, and so was not given."""
+    """Whether a value is a marked default, and thus was not passed."""
     return isinstance(value, _Default)
 
 
 @contextmanager
 def default_options(**options: Any) -> Iterator[None]:
-    """Options of all layers that are made in the block and take them."""
+    """Override options of all layers that are constructed in the block and take them."""
     with default_options_for(None, **options):
         yield
 
 
 @contextmanager
 def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
-    """Options of the layers that these factories make in the block."""
+    """Override options of the layers that these factories construct in the block."""
     factories = tuple(functions) if isinstance(functions, (list, tuple)) else (functions,)
     _blocks.extend((factory, options) for factory in factories)
     try:
@@ -62,10 +62,10 @@ def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
 
 
 def get_default_override(function: Any, **option: Any) -> Any:
-    """The value of one option for a factory: as given, or by the innermost block, or the default.
+    """Return the value of an option: as passed, else from the innermost block, else the default.
 
     Raises:
-        TypeError: not one option.
+        TypeError: not exactly one option.
     """
     if len(option) != 1:
         raise TypeError(f"expected one option, got {len(option)}")

@@ -1,7 +1,7 @@
-"""`cntk.layers`: factories of functions with parameters of their own.
+"""`cntk.layers`: factories of functions that own parameters.
 
-A layer is a function of a placeholder. Applied twice, it shares its parameters; what it cannot know before, the size
-of its input, settles at the first application.
+A layer is a function of a placeholder. Applied twice, it shares its parameters. The first application settles what is
+unknown before: the size of its input.
 """
 
 from __future__ import annotations

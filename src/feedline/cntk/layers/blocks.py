@@ -23,12 +23,12 @@ __all__ = ["GRU", "LSTM", "ForwardDeclaration", "RNNStep", "RNNUnit", "Stabilize
 
 @dataclass(frozen=True)
 class FusedStep:
-    """What a recurrence needs to run a step by torch's kernel.
+    """A step that a recurrence can run with a fused kernel of torch.
 
     Attributes:
-        op: of the graph.
-        weights: parameters in its order.
-        attributes: its settings.
+        op: operation of the graph.
+        weights: parameters, in the order of the operation.
+        attributes: attributes of the operation.
         states: number of states.
     """
 
@@ -39,12 +39,12 @@ class FusedStep:
 
 
 def identity(keep: Any) -> Any:
-    """The operand."""
+    """Return the operand unchanged."""
     return ops.alias(keep)
 
 
 def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
-    """A placeholder with a method ``resolve_to(function)``, which ties a recurrence."""
+    """Return a placeholder with a method ``resolve_to(function)``, which ties a recurrence."""
     declared = placeholder(name=name)
 
     def resolve_to(function: Any) -> None:
@@ -56,7 +56,7 @@ def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
 
 @overridable
 def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = "") -> Any:
-    """Scales by a learned factor, kept positive by a softplus of this steepness; disabled, it is the identity."""
+    """Scale by a learned factor, which a softplus of this steepness keeps positive; the identity if disabled."""
     if not enable_self_stabilization:
         return identity
     # The factor begins as 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
@@ -80,16 +80,16 @@ def LSTM(
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs; None: as many, without projection.
-        activation: of candidates and outputs.
-        use_peepholes: gates see the cells.
-        init: of weights.
-        init_bias: of the bias.
+        cell_shape: number of cells, projected to the outputs; None: that of outputs, without a projection.
+        activation: activation of candidates and outputs.
+        use_peepholes: let gates see the cells.
+        init: initializer of weights.
+        init_bias: initial value of the bias.
         enable_self_stabilization: scale states by learned factors.
-        name: its name.
+        name: name of the block.
 
     Raises:
-        ValueError: shapes of more than one axis.
+        ValueError: a shape with several axes.
     """
     outputs, cells = _vectors("LSTM", shape, cell_shape)
     b, W, H = _weights(outputs, cells, 4, 4, init, init_bias)

@@ -1,4 +1,4 @@
-"""`Outputs`: some nodes of a graph as outputs, and what can be read off the graph below them."""
+"""`Outputs`: nodes of a graph as outputs, and everything that can be read off the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.networks.traverse import renamed
 
 
 class Outputs(Operand):
-    """Outputs of a graph: their types, the leaves below them, and the operation or block that gives them."""
+    """Outputs of a graph: their types, their leaves, and the operation or block that computes them."""
 
     _held: list[Node]
     _networks: dict[tuple[Node, ...], Any]  # compiled for these
@@ -34,7 +34,7 @@ class Outputs(Operand):
 
     @property
     def node(self) -> Node:
-        """Of the only output.
+        """Return the node of the only output.
 
         Raises:
             ValueError: there are several.
@@ -45,7 +45,7 @@ class Outputs(Operand):
 
     @property
     def output(self) -> Variable:
-        """The only output. Raises ValueError if there are several."""
+        """The only output; ValueError if there are several."""
         return variable_of(self.node)
 
     @property
@@ -55,7 +55,7 @@ class Outputs(Operand):
 
     @property
     def arguments(self) -> tuple[Variable, ...]:
-        """Inputs and placeholders: what it is applied to."""
+        """Inputs and placeholders, which a call binds."""
         found = leaves(self._roots, "input", "placeholder")
         order = [node if node in found else stands_for(node) for node in self._order]
         first = [node for node in dict.fromkeys(order) if node in found]
@@ -63,53 +63,53 @@ class Outputs(Operand):
 
     @property
     def signature(self) -> tuple[Variable, ...]:
-        """As `arguments`."""
+        """Same as `arguments`."""
         return self.arguments
 
     @property
     def placeholders(self) -> tuple[Variable, ...]:
-        """Placeholders among its arguments."""
+        """Arguments that are placeholders."""
         return tuple(v for v in self.arguments if v.is_placeholder)
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """All parameters below it, those of the last layer first; see `cntk._order`."""
+        """All parameters of the graph, those of the last layer first; see `cntk._order`."""
         return tuple(variable_of(node) for node in leaves_in_order(self._roots, "parameter"))
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """All constants below it, in the order of `parameters`."""
+        """All constants of the graph, in the order of `parameters`."""
         return tuple(variable_of(node) for node in leaves_in_order(self._roots, "constant"))
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """All leaves below it."""
+        """All leaves of the graph."""
         kinds = ("input", "placeholder", "parameter", "constant")
         return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the only output."""
+        """Shape of the only output."""
         return self.node.shape
 
     @property
     def dtype(self) -> Any:
-        """Of the only output."""
+        """Element type of the only output."""
         return self.output.dtype
 
     @property
     def dynamic_axes(self) -> Any:
-        """Of the only output."""
+        """Dynamic axes of the only output."""
         return self.output.dynamic_axes
 
     @property
     def is_sparse(self) -> bool:
-        """Of the only output."""
+        """Whether the only output is sparse."""
         return self.output.is_sparse
 
     @property
     def name(self) -> str:
-        """Of the first output."""
+        """Name of the first output."""
         return self._roots[0].name
 
     @name.setter
@@ -125,46 +125,46 @@ class Outputs(Operand):
 
     @property
     def op_name(self) -> str:
-        """Operation, or kind of block, that gives the first output."""
+        """Operation, or kind of block, that computes the first output."""
         root = self._roots[0]
         return str(root.attributes.get("block", root.op))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Settings of the operation that gives the first output."""
+        """Attributes of the operation that computes the first output."""
         return dict(self._roots[0].attributes)
 
     @property
     def is_block(self) -> bool:
-        """Whether the first output is that of a block."""
+        """Whether a block computes the first output."""
         return "block" in self._roots[0].attributes
 
     @property
     def is_composite(self) -> bool:
-        """Whether it is more than one operation."""
+        """Whether the graph has more than one operation."""
         return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
 
     @property
     def is_primitive(self) -> bool:
-        """Whether it is one operation."""
+        """Whether the graph is a single operation."""
         return not self.is_composite and not self.is_block
 
     @property
     def root_function(self) -> Any:
-        """Itself: functions are not wrapped here."""
+        """The function itself: nothing wraps functions here."""
         return self
 
     @property
     def owner(self) -> Any:
-        """Itself, so that functions may stand where variables do."""
+        """The function itself, so that functions can stand in for variables."""
         return self
 
     @property
     def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
-        """What the block is applied to; its inside sees the same variables.
+        """Pairs of inner and outer arguments of the block, which are the same variables.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the function is not a block.
         """
         return [(variable_of(n), variable_of(n)) for n in self._block().inputs[1:]]
 
@@ -175,7 +175,7 @@ class Outputs(Operand):
 
     @property
     def type(self) -> Any:
-        """Of the only output."""
+        """Type of the only output."""
         return self.output.type
 
     def __repr__(self) -> str:
