@@ -80,16 +80,18 @@ def get_default_override(function: Any, **option: Any) -> Any:
 
 def overridable(factory: _Factory) -> _Factory:
     """Decorate a factory, so that its body sees values in place of marked defaults."""
-    names = list(inspect.signature(factory).parameters)
-    marked = {n: p.default for n, p in inspect.signature(factory).parameters.items() if is_default_override(p.default)}
+    parameters = inspect.signature(factory).parameters
+    marked = {name: p.default for name, p in parameters.items() if is_default_override(p.default)}
 
     @functools.wraps(factory)
     def made(*args: Any, **kwargs: Any) -> Any:
-        by_place = dict(zip(names, args, strict=False))
-        options = {name: default for name, default in marked.items() if name not in by_place} | kwargs
-        given = [get_default_override(made, **{name: value}) for name, value in by_place.items()]
-        chosen = {name: get_default_override(made, **{name: value}) for name, value in options.items()}
-        return factory(*given, *args[len(given) :], **chosen)
+        def chosen(name: str, value: Any) -> Any:
+            return get_default_override(made, **{name: value}) if is_default_override(value) else value
+
+        given = [chosen(name, value) for name, value in zip(parameters, args, strict=False)]
+        left = {name: default for name, default in marked.items() if name not in list(parameters)[: len(args)]}
+        options = {name: chosen(name, value) for name, value in {**left, **kwargs}.items()}
+        return factory(*given, *args[len(given) :], **options)
 
     return cast(_Factory, made)
 
