@@ -53,13 +53,13 @@ def Dense(
     """``activation(x W + b)``.
 
     Args:
-        shape: of the result.
+        shape: shape of the result.
         activation: a function, or None.
-        init: of W, (*input, *shape).
-        input_rank: how many of the last axes of the input are multiplied; None: all.
-        map_rank: how many of the first axes are left alone; not with ``input_rank``.
-        bias: whether there is b.
-        init_bias: of b, (*shape).
+        init: initializer of W, (*input, *shape).
+        input_rank: number of last axes of the input to multiply; None: all.
+        map_rank: number of first axes of the input to leave alone; not with ``input_rank``.
+        bias: whether to add b.
+        init_bias: initial value of b, (*shape).
         name: its name.
 
     Raises:
@@ -83,12 +83,12 @@ def Dense(
 def Embedding(
     shape: Any = None, init: Any = default_override_or(glorot_uniform()), weights: Any = None, name: str = ""
 ) -> Function:
-    """``x E``: a look-up for one-hot samples.
+    """``x E``: look up embeddings of one-hot samples.
 
     Args:
-        shape: of an embedding.
-        init: of E, (classes, *shape).
-        weights: an array to use for E, which then is not learned.
+        shape: shape of an embedding.
+        init: initializer of E, (classes, *shape).
+        weights: an array to use as E, which is not learned then.
         name: its name.
 
     Raises:
@@ -127,22 +127,22 @@ def Convolution(
     """Convolution of (channels, *sizes).
 
     Args:
-        filter_shape: of the window.
-        num_filters: channels of the result; None, with ``reduction_rank=0``: no channels.
+        filter_shape: shape of the window.
+        num_filters: number of channels of the result; None, with ``reduction_rank=0``: no channels.
         sequential: over a sequence: refused.
         activation: a function, or None.
-        init: of W, (filters, channels, *window).
+        init: initializer of W, (filters, channels, *window).
         pad: centre windows on every (strided) cell, or keep them inside; one for all axes or one each.
         strides: one for all axes or one each.
         sharing: True: all else is refused.
-        bias: whether there is b.
-        init_bias: of b, (filters, 1, ...).
+        bias: whether to add b.
+        init_bias: initial value of b, (filters, 1, ...).
         reduction_rank: 1, or 0 for data without channels.
         transpose_weight: refused; use `ConvolutionTranspose`.
-        dilation: distance of a window's cells.
-        groups: of channels that are convolved alone.
+        dilation: distance between cells of a window.
+        groups: number of groups of channels, which are convolved separately.
         max_temp_mem_size_in_samples: not used.
-        op_name, name: its names.
+        op_name, name: names of the operation and of the block.
 
     Raises:
         CompatError: ``sequential``, no sharing, or ``transpose_weight``.

@@ -141,7 +141,7 @@ def UnfoldFrom(
 
 
 def _states(step: Function) -> tuple[Any, ...]:
-    # What a step sees of the variables around it is no argument of its own.
+    # Variables that a step closes over are not among its states.
     own = step.arguments[: len(step._order) or None]
     states = own[:-1]
     if not states or len(states) != len(step.outputs):

@@ -39,7 +39,7 @@ class ProgressPrinter(ProgressWriter):
 
     Args:
         freq: minibatches between two lines; 0: a table, with a row after 1, 3, 7, 15, … minibatches; None: none.
-        first: a line for each of so many first minibatches too.
+        first: number of first minibatches that have a line each.
         tag: stands in the lines of summaries.
         log_to_file: name of a file instead of standard output.
         rank: of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
@@ -75,7 +75,7 @@ class ProgressPrinter(ProgressWriter):
         self._by_hand = [0.0, 0.0]  # loss and metric since the last summary, of `update`
 
     def log(self, message: str) -> None:
-        """Write a line of one's own."""
+        """Write a line."""
         self._log.line(message)
 
     def end_progress_print(self, msg: str = "") -> None:
@@ -125,7 +125,7 @@ class ProgressPrinter(ProgressWriter):
         aggregate_metric: float,
         elapsed_milliseconds: int,
     ) -> None:
-        """One line; none beside the table."""
+        """Write one line, unless there is a table."""
         if self.freq != 0:
             loss, metric = _average(aggregate_loss, samples), _average(aggregate_metric, samples)
             seconds, percent = elapsed_milliseconds / 1000, self.metric_is_pct

@@ -34,11 +34,11 @@ def classification_error(
 ) -> Function:
     """1 less the target of the largest output, of shape (1,) for vectors.
 
-    With ``topN`` the number of samples in the minibatch whose largest target is not among so many largest outputs.
+    With ``topN``: the number of samples in the minibatch whose largest target is not among the largest outputs.
     Along another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
 
     Raises:
-        ValueError: ``topN`` below 1 or above the number of classes, or beside another axis.
+        ValueError: ``topN`` below 1 or above the number of classes, or together with another axis.
     """
     if topN < 1:
         raise ValueError(f"expected topN of at least 1, got {topN}")

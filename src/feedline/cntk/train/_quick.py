@@ -129,7 +129,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test case
 
 
 def _alone(source: Any) -> tuple[Any, ...]:
-    """Arguments of sources of one's own: one worker."""
+    """Return the additional arguments that user sources take: a single worker."""
     return (1, 0) if isinstance(source, UserMinibatchSource) else ()
 
 
