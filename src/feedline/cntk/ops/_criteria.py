@@ -34,7 +34,7 @@ def classification_error(
 ) -> Function:
     """1 less the target of the largest output, of shape (1,) for vectors.
 
-    With ``topN``: the number of samples in the minibatch whose largest target is not among the largest outputs.
+    With ``topN``: how many samples of the minibatch have their largest target outside the ``topN`` largest outputs.
     Along another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
 
     Raises:
