@@ -152,7 +152,7 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
 
 
 def tensors_of(parameters: Iterable[Any]) -> list[Any]:
-    """Parameters of functions as pairs of name and tensor; tensors, and pairs of one's own, stay themselves."""
+    """Return pairs of name and tensor for parameters of functions; leave tensors and pairs as they are."""
     given = list(parameters)
     counts: dict[str, int] = {}
     found: list[Any] = []
