@@ -12,11 +12,9 @@ FACADES = ("cntk", "mxnet")  # their names are those of the originals
 #: Names that still occur twice; a name leaves this list for good when its second class is renamed.
 TWICE = {
     "AdaGrad", "Adam", "RMSProp", "SGD",  # kvstore, train
-    "Batch", "Step",  # networks, train
     "Entry",  # kvstore
-    "Held", "Place", "_Call",  # collective
-    "Job", "Outcome", "Packer", "Quantized", "Record", "Settings",  # cli, kvstore, train
-    "Site", "Source", "Summary", "_Importer",  # graph, networks, train
+    "Place", "Packer", "Quantized", "Summary",  # collective, graph, kvstore, train
+    "Job", "Outcome", "Record", "Settings",  # cli/demo
 }  # fmt: skip
 
 
