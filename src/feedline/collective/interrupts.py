@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 #: The outermost block of the main thread; Python runs signal handlers in no other.
-_outermost: Held | None = None
+_outermost: DeferredInterrupt | None = None
 
 
-class Held:
+class DeferredInterrupt:
     """A block within which Ctrl-C is noted. Blocks nest: the outermost one decides.
 
     Args:
@@ -33,7 +33,7 @@ class Held:
         self._old: Any = None
         self._handler: Any = None
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> DeferredInterrupt:
         global _outermost
         if _outermost is None and threading.current_thread() is threading.main_thread():
             try:

@@ -12,7 +12,7 @@ Keys are laid out in flat buffers at `init`. A push copies what is given into th
 for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that may fail, as a
 plain function may, a push waits at once: its exceptions belong to the push. If it fails on one worker, it fails on all.
 
-What goes wrong is as in `feedline.collective.collective`: a `StoreError` names the worker that is missing, what is
+What goes wrong is as in `feedline.collective.communicator`: a `StoreError` names the worker that is missing, what is
 stored stays as it was, and all workers have to start again.
 
 **Ctrl-C drops nothing.** It comes out of a call at once where that waits for other workers. The call is under way
@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 import torch
 
 from feedline.collective.buckets import laid_out
-from feedline.collective.collective import SUMMED, TIMEOUT, Collective
+from feedline.collective.communicator import SUMMED, TIMEOUT, Communicator
 from feedline.collective.exchanges import Waiting, checked_count, named
-from feedline.collective.interrupts import Held
+from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 from feedline.kvstore import merging
@@ -57,8 +57,7 @@ class DistStore(LocalStore):
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: a torch.distributed group of the workers; see `feedline.collective.collective.Collective` for what counts
-            without it.
+        group: a torch.distributed group of the workers; None: see `feedline.collective.communicator.Communicator`.
         address: ``"host:port"`` where worker 0 listens for the others.
         rank: number of this worker, with ``address``.
         num_workers: how many there are, with ``address``.
@@ -81,7 +80,7 @@ class DistStore(LocalStore):
     ) -> None:
         super().__init__(type)
         self._on_cpu = type == "dist_sync"
-        self._ranks = Collective(group, address=address, rank=rank, count=num_workers, timeout=timeout)
+        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout=timeout)
         self._lock = self._ranks.turn  # with one of its own, two threads could wait for each other
         self._ranks.agree(f"create {type!r}")
         #: Sums under way, and whose they are.
@@ -102,7 +101,7 @@ class DistStore(LocalStore):
         return self._ranks.count
 
     @property
-    def ranks(self) -> Collective:
+    def ranks(self) -> Communicator:
         """The workers, for exchanges beside the store's: on all of them in one order with its own."""
         return self._ranks
 
@@ -239,7 +238,7 @@ class DistStore(LocalStore):
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
         """A call: it may be left while it waits for others, and nowhere else; and comes after what was left before."""
-        with self._lock, Held(may_leave=True):
+        with self._lock, DeferredInterrupt(may_leave=True):
             self._complete()
             yield
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from feedline.collective.interrupts import Held
+from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
@@ -355,7 +355,7 @@ class LocalStore(KVStore):
         if self._compression is not None:
             groups = self._sent(groups)
         if self._updater is None:
-            with Held():  # Ctrl-C finds all keys assigned, or none
+            with DeferredInterrupt():  # Ctrl-C finds all keys assigned, or none
                 jobs = []
                 for entry, values in groups:
                     if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
@@ -427,7 +427,7 @@ class LocalStore(KVStore):
             for entry, _ in sums:
                 updater.prepare(entry.key, entry.stored)
             if updater.cannot_fail:
-                with Held():  # of a rule that keeps no copies, half would remain
+                with DeferredInterrupt():  # of a rule that keeps no copies, half would remain
                     self._hand_over(updater, sums)
                 return _nothing
         undo = self._kept(updater, sums)

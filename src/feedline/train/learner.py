@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Batch:
+class ParameterGroup:
     """Parameters that are updated together: same device, same dtype, same numbers.
 
     Attributes:
@@ -87,7 +87,7 @@ class Workers(Protocol):
 
     @property
     def ranks(self) -> Any:
-        """The `feedline.collective.collective.Collective` of these ranks."""
+        """The `feedline.collective.communicator.Communicator` of these ranks."""
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """What is learned, by which learners; told once, by the trainer.
@@ -211,7 +211,7 @@ class Learner(ABC):
         self._pieces: list[list[int]] = []
 
     @abstractmethod
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         """The rule: changes ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
 
     # ---- what it is -----------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class Learner(ABC):
         plain = self._clip == math.inf and self._l1 == self._l2 == 0 and not any(self._noise.numbers)
         return bool(self.tensors) or not plain
 
-    def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> Batch:
+    def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
         dtype = computing_dtype(parameters[0])
         if not self.whole and any(gradient.dtype is not dtype for gradient in gradients):
@@ -391,7 +391,7 @@ class Learner(ABC):
             if self.tensors and not self._state[i]:
                 self._state[i] = {name: torch.zeros_like(self._list[i], dtype=dtype) for name in self.tensors}
         state = [[self._state[i][name] for i in chosen] for name in self.tensors]
-        return Batch(parameters, gradients, state, self._numbers[chosen[0]], dtype)
+        return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype)
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
         """A generator for each device, a function of seed and minibatch: so no generator is part of the state."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from feedline.collective.collective import Collective
+from feedline.collective.communicator import Communicator
 from feedline.errors import StateError, shown
 from feedline.train.learner import Workers
 
@@ -33,7 +33,7 @@ class Ranks:
 
     def __init__(self, workers: Workers | None) -> None:
         self._workers = workers
-        self._own: Collective | None = None
+        self._own: Communicator | None = None
 
     @property
     def rank(self) -> int:
@@ -117,12 +117,12 @@ class Ranks:
             self._own.close()
             self._own = None
 
-    def _connected(self) -> Collective:
+    def _connected(self) -> Communicator:
         if self._workers is not None:
-            connected: Collective = self._workers.ranks
+            connected: Communicator = self._workers.ranks
             return connected
         if self._own is None:
-            self._own = Collective(timeout=PATIENCE)
+            self._own = Communicator(timeout=PATIENCE)
         return self._own
 
 

@@ -83,7 +83,7 @@ class Pull(NamedTuple):
     answer: Any
 
 
-class Link:
+class ServerConnection:
     """A worker's link to one server.
 
     Args:

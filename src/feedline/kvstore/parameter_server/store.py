@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from feedline.collective.interrupts import Held
+from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 from feedline.kvstore import merging
@@ -37,17 +37,17 @@ from feedline.kvstore.compression import compression
 from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer
-from feedline.kvstore.parameter_server.connection import Link
+from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE, Membership
-from feedline.kvstore.parameter_server.messages import Entry, Group, Packer, by_server
-from feedline.kvstore.parameter_server.placement import Part, parts
+from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
+from feedline.kvstore.parameter_server.placement import RowRange, parts
 from feedline.kvstore.parameter_server.ray_cluster import (
     ADDRESS,
     SERVERS,
     SNAPSHOTS,
     WORKERS,
     AsyncCluster,
-    Connection,
+    RayConnection,
     remaining,
 )
 from feedline.kvstore.parameter_server.shard import Rule
@@ -99,8 +99,8 @@ class AsyncStore(KVStore):
             rank = int(os.environ["RANK"])
         self._timeout, self._closed = timeout, False
         self._lock = threading.RLock()
-        self._entries: dict[Key, Entry] = {}
-        self._packer = Packer()
+        self._entries: dict[Key, ShardedKey] = {}
+        self._packer = PushEncoder()
         self._optimizer: Optimizer | None = None
         self._rules = 0  # how often this worker was told one
         with contextlib.ExitStack() as undo:
@@ -113,13 +113,14 @@ class AsyncStore(KVStore):
                     )
                 cluster = undo.enter_context(AsyncCluster(1, servers, timeout=timeout))
                 address, settings = cluster.address, cluster.environment()
-            connection = Connection(address, settings)
+            connection = RayConnection(address, settings)
             undo.callback(connection.close)
             folder = os.path.abspath(snapshots) if snapshots else (settings or os.environ).get(SNAPSHOTS, "")
             self._us = Membership(name, workers, servers, rank, folder, every, timeout, secured=not connection.loopback)
             count = len(self._us.servers)
             self._links = [
-                Link(actor, i, count, self._us.name, log_bytes // count) for i, actor in enumerate(self._us.servers)
+                ServerConnection(actor, i, count, self._us.name, log_bytes // count)
+                for i, actor in enumerate(self._us.servers)
             ]
             self._undo = undo.pop_all()
 
@@ -328,7 +329,7 @@ class AsyncStore(KVStore):
     @contextlib.contextmanager
     def _working(self) -> Iterator[float]:
         """The lock, an open store, and the moment when patience ends; Ctrl-C comes out of waits alone."""
-        with self._lock, Held(may_leave=True):
+        with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
             yield time.monotonic() + self._timeout
@@ -392,9 +393,9 @@ class AsyncStore(KVStore):
             if value[0].layout is not torch.strided:
                 rows.check_rows(key, value[0], value[0].shape)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
-            made.append(Entry(key, place, meta, parts(key, meta.shape, len(self._links))))
+            made.append(ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))))
             values.append(value[0])
-        wanted: dict[int, list[tuple[Entry, Part, Any]]] = {}
+        wanted: dict[int, list[tuple[ShardedKey, RowRange, Any]]] = {}
         for entry, value in zip(made, values, strict=True):
             for part in entry.parts:
                 wanted.setdefault(part.server, []).append((entry, part, value))
@@ -453,14 +454,14 @@ class AsyncStore(KVStore):
         layout = self._packer.layouts(outs)[server]
         layout.read(received(run, layout.size, self._links[server].called), targets)
 
-    def _table(self, entry: Entry, out: Any, ids: Any) -> tuple[Entry, Any, Any, Any]:
+    def _table(self, entry: ShardedKey, out: Any, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
         """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
         checked = rows.checked_ids(entry.key, ids, entry.meta.shape[0])
         rows.check_out(entry.key, out, checked, entry.meta)
         once, places = torch.unique(checked.reshape(-1).to("cpu", torch.int64), return_inverse=True)
         return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
 
-    def _pull_rows(self, tables: Sequence[tuple[Entry, Any, Any]], deadline: float) -> None:
+    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]], deadline: float) -> None:
         wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
             for part in entry.parts:
@@ -500,7 +501,7 @@ class AsyncStore(KVStore):
         return time.monotonic() + self._timeout
 
 
-def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Each out of a key and its row_ids."""
     if not entry.meta.dim():
         raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")

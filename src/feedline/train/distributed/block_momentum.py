@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.collective.buckets import Bucket, laid_out
-from feedline.collective.collective import TIMEOUT
+from feedline.collective.communicator import TIMEOUT
 from feedline.errors import StateError
 from feedline.train.distributed.strategy import Together, Update
 from feedline.train.learner import Learner, copied

@@ -24,12 +24,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.collective import TIMEOUT
+from feedline.collective.communicator import TIMEOUT
 from feedline.train.distributed.strategy import Together, Update, check_dense
 from feedline.train.learner import Learner
 
 
-class Quantized(Together):
+class QuantizedGradients(Together):
     """The sums over ranks; see `quantized`."""
 
     way: ClassVar[str] = "quantized"
@@ -211,5 +211,5 @@ def quantized(
     Raises:
         ValueError: bits out of their range.
     """
-    learner.workers = Quantized(group, bits, distributed_after, timeout)
+    learner.workers = QuantizedGradients(group, bits, distributed_after, timeout)
     return learner

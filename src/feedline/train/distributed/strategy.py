@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.collective import TIMEOUT, Collective
+from feedline.collective.communicator import TIMEOUT, Communicator
 from feedline.errors import StateError, StoreError
 from feedline.train.learner import Learner
 
@@ -47,14 +47,14 @@ class Together(ABC):
         if not timeout > 0:
             raise ValueError(f"expected a timeout above 0 s, got {timeout}")
         self._group, self._after, self._timeout = group, int(distributed_after), float(timeout)
-        self._ranks: Collective | None = None
+        self._ranks: Communicator | None = None
         self._equal = False
         self._model: torch.nn.Module | None = None
         self._learners: list[Learner] = []
         self.parameters: list[torch.Tensor] = []
 
     @property
-    def ranks(self) -> Collective:
+    def ranks(self) -> Communicator:
         """Connected at first use.
 
         Raises:
@@ -71,8 +71,8 @@ class Together(ABC):
             self._ranks = self._connected()
         return self._ranks
 
-    def _connected(self) -> Collective:
-        return Collective(self._group, timeout=self._timeout)
+    def _connected(self) -> Communicator:
+        return Communicator(self._group, timeout=self._timeout)
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Workers`."""

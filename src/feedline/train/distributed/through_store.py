@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from feedline.collective.collective import Collective
+from feedline.collective.communicator import Communicator
 from feedline.kvstore import KVStore
 from feedline.train.distributed.strategy import Together, Update, check_dense
 from feedline.train.learner import Learner
@@ -37,9 +37,9 @@ class ThroughStore(Together):
         """See `Together`."""
         return {"way": self.way, "store": self._store.type, "after": self._after}
 
-    def _connected(self) -> Collective:
+    def _connected(self) -> Communicator:
         own = getattr(self._store, "ranks", None)  # a store of a third party need not know of ours
-        ranks: Collective = super()._connected() if own is None else own
+        ranks: Communicator = super()._connected() if own is None else own
         if (ranks.rank, ranks.count) != (self._store.rank, self._store.num_workers):
             raise ValueError(
                 f"expected a store that all {ranks.count} ranks share, got worker {self._store.rank} of "

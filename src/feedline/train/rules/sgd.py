@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, ParameterGroup, Step
 
 
 class SGD(Learner):
@@ -13,6 +13,6 @@ class SGD(Learner):
     rule = "sgd"
     takes_sparse = True
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         torch._foreach_add_(batch.parameters, batch.gradients, alpha=-step.rate * step.scale)
         return batch.numbers

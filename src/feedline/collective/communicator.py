@@ -1,6 +1,6 @@
 """The ranks of a job, and what they tell each other: the only place that talks to torch.distributed.
 
-A `Collective` has connections of its own, beside whatever groups a program has made: its timeout is its own, and
+A `Communicator` has connections of its own, beside whatever groups a program has made: its timeout is its own, and
 closing it closes nothing else. Every operation is entered by all ranks, in one order; sums begin when they are asked
 for and are waited for afterwards, so that several are under way and the caller computes meanwhile.
 
@@ -43,7 +43,7 @@ from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import gloo_backend, holding, meet, nccl_backend
 from feedline.errors import StoreError
 
-__all__ = ["SUMMED", "TIMEOUT", "Collective"]
+__all__ = ["SUMMED", "TIMEOUT", "Communicator"]
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ SLICE = datetime.timedelta(seconds=0.25)
 _log = logging.getLogger("feedline")
 
 
-class _Call:
+class _PendingExchange:
     """A coroutine of `Exchanges` under way.
 
     Attributes:
@@ -72,7 +72,7 @@ class _Call:
         self.works: Sequence[Any] = ()
 
 
-class Collective:
+class Communicator:
     """This process among the ranks of a job. Making one is an exchange of all ranks, too.
 
     Ranks and meeting point are, in this order: those of ``group``; of ``address``, ``rank`` and ``count``; of
@@ -127,7 +127,7 @@ class Collective:
         self._finalizer = weakref.finalize(self, _let_go, self._held, self._pulse)
         self.turn = threading.RLock()
         #: What Ctrl-C has left; it is the first thing that comes next.
-        self._left: _Call | None = None
+        self._left: _PendingExchange | None = None
         ours = weakref.proxy(self)
         self.exchanges = Exchanges(
             self.rank,
@@ -221,9 +221,9 @@ class Collective:
                 before the first exchange, the ranks cannot go on: see `abandoned`.
         """
         try:
-            with self.turn, interrupts.Held(may_leave=True):
+            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
-                self._left = _Call(exchange, self._pulse.round)
+                self._left = _PendingExchange(exchange, self._pulse.round)
                 result: T = self._drive(self._left)
                 return result
         finally:
@@ -237,7 +237,7 @@ class Collective:
             As `run`.
         """
         if self._left is not None:
-            with self.turn, interrupts.Held(may_leave=True):
+            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
@@ -247,7 +247,7 @@ class Collective:
         Ctrl-C waits for the end of it. Whatever else leaves it after the first exchange, but for a StoreError, which
         all ranks raise alike, ends the connections: see `abandoned`.
         """
-        with self.turn, interrupts.Held():
+        with self.turn, interrupts.DeferredInterrupt():
             self._complete()
             round = self._pulse.round
             try:
@@ -272,7 +272,7 @@ class Collective:
                 error.add_note("this call has not begun: it waited for one that was interrupted before, and still is")
                 raise
 
-    def _drive(self, call: _Call) -> Any:
+    def _drive(self, call: _PendingExchange) -> Any:
         resume: Callable[[Any], Sequence[Any]] = call.exchange.send
         given: StoreError | None = None
         while True:
