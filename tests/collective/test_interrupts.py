@@ -169,7 +169,8 @@ def everywhere(rank, kind, stride):
         reached = False
         for verb in ("push", "pushpull"):
             value = given()
-            moment = AtLine(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT), feedline.kvstore)
+            code = feedline.collective, feedline.kvstore
+            moment = AtLine(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT), *code)
             what = {
                 "push": lambda value=value: store.push("w", value),
                 "pushpull": lambda value=value: store.pushpull("w", value, out.clone()),

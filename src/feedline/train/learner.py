@@ -27,12 +27,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.runs.fields import amount, whole
 from feedline.train.schedules import Schedule, Values
+from feedline.train.strategy import Alone, Strategy
 
 try:
     import torch
@@ -82,52 +83,6 @@ class ParameterGroup:
     dtype: torch.dtype
 
 
-class Workers(Protocol):
-    """How the ranks of a job learn together; see `feedline.train.distributed.strategy`."""
-
-    @property
-    def ranks(self) -> Any:
-        """The `feedline.collective.communicator.Communicator` of these ranks."""
-
-    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """What is learned, by which learners; told once, by the trainer.
-
-        Raises:
-            ValueError: learners that do not learn together in one way.
-        """
-
-    def apart(self, samples: int) -> bool:
-        """Whether ranks learn from parts of a minibatch after so many label samples, or each from all of it."""
-
-    def scale(self, samples: int) -> int:
-        """Factor on the size of a minibatch after so many label samples."""
-
-    def learn(self, own: Sequence[float], update: Callable[[int, list[list[float]]], None]) -> list[list[float]]:
-        """One step of all ranks.
-
-        Args:
-            own: label samples of this rank's minibatch, and further numbers for the other ranks; the gradients of
-                the loss summed over these samples are in the parameters' ``.grad``.
-            update: called with the label samples that the ``.grad`` then are a sum over, and with what is returned.
-
-        Returns:
-            ``own`` of every rank, by rank. Where all ranks have the same minibatch, only rank 0's samples count: the
-            first three numbers of the others are 0.
-        """
-
-    def settle(self, saving: bool = False) -> None:
-        """Make the models of all ranks equal; before ``saving``, forget what a checkpoint does not keep."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What has to be kept beside model and learners: JSON types, and tensors under ``"tensors"``."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-
-    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """What loads a state; raises a StateError where it does not fit, and has changed nothing yet."""
-
-
 class Learner(ABC):
     """Updates parameters from gradients, by one rule, at a rate that a schedule says.
 
@@ -155,7 +110,7 @@ class Learner(ABC):
         samples: counted so far.
         minibatches: updates so far.
         sweeps: sweeps so far whose end it was told of.
-        workers: who else learns with it; None: nobody. Set by `data_parallel`, `quantized`, `block_momentum`.
+        strategy: who else learns with it; set by `data_parallel`, `quantized`, `block_momentum`, `through_store`.
 
     Raises:
         TypeError: a parameter that is no floating-point tensor.
@@ -203,7 +158,7 @@ class Learner(ABC):
         self._noise_key = f"{int(seed)}\n" + "\n".join(self._parameters)
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
         self.scale = 1.0
-        self.workers: Workers | None = None
+        self.strategy: Strategy = Alone()
         self._lr_start = (0, 0)  # samples and sweeps at which the schedule was set
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]

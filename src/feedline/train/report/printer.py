@@ -11,6 +11,8 @@ import os
 import time
 from typing import Any
 
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
 from feedline.train.report.format import (
     HEARTBEAT,
@@ -22,8 +24,8 @@ from feedline.train.report.format import (
     minibatch_line,
     table_row,
 )
-from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
 
 
 class ProgressPrinter(Silent):
