@@ -395,3 +395,16 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
     if unknown:
         raise RefusedError(f"expected parameters of {', '.join(known)} for {name}, got {', '.join(unknown)}")
     return rule(**parameters)
+
+
+def optimizer_for(given: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
+    """Return an optimizer without states for a store, or for whatever holds it."""
+    if isinstance(given, str):
+        return optimizer(given, **parameters)
+    if not isinstance(given, Optimizer):
+        raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
+    if parameters:
+        raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} besides an optimizer")
+    given.check_free(holder)
+    given.forget()
+    return given

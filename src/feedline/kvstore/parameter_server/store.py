@@ -32,11 +32,10 @@ from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
-from feedline.kvstore.base import Key, KVStore, Updater
+from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
-from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.optimizer_states import load_states, save_states
-from feedline.kvstore.optimizers import Optimizer
+from feedline.kvstore.optimizers import Optimizer, optimizer_for
 from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE, Membership
 from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
@@ -53,6 +52,7 @@ from feedline.kvstore.parameter_server.ray_cluster import (
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
 from feedline.kvstore.parameter_server.wire_format import Layout, as_run, dtype_name, received, sliced
+from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, unknown_key
 
 
 class AsyncStore(KVStore):
@@ -210,7 +210,7 @@ class AsyncStore(KVStore):
         with self._working() as deadline:
             for name, tensors in outs.items():
                 for tensor in tensors:
-                    _check_out(name, tensor, given[name][0].shape)
+                    check_out(name, tensor, given[name][0].shape)
             self._init(given, deadline)
             self._pull(self._outs(outs), deadline)
 
@@ -218,7 +218,7 @@ class AsyncStore(KVStore):
         """See `KVStore`."""
         checked_priority(priority)
         outs = grouped(key, out, "out")
-        ids = _grouped_ids(key, row_ids, outs)
+        ids = grouped_ids(key, row_ids, outs)
         with self._working() as deadline:
             tables = [
                 (tensor, *self._table(entry, tensor, one))
@@ -242,8 +242,7 @@ class AsyncStore(KVStore):
         The function runs in the servers, and Ray pickles it on its way there. Of an array of more than
         `feedline.kvstore.parameter_server.placement.SPLIT` elements it sees one part at a time.
         """
-        if updater is not None and not callable(updater):
-            raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
+        check_updater(updater)
         self._set_rule(None if updater is None else {"object": updater}, None)
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
@@ -252,7 +251,7 @@ class AsyncStore(KVStore):
         Set again with the same parameters, as a worker 0 does that was restarted, it keeps its states. An optimizer of
         your own is pickled by Ray.
         """
-        rule = _rule(optimizer, parameters, self)
+        rule = optimizer_for(optimizer, parameters, self)
         known = type(rule).__module__ == Optimizer.__module__
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
@@ -338,36 +337,17 @@ class AsyncStore(KVStore):
         """The entries of keys, in the order in which keys are visited."""
         for key in given:
             if key not in self._entries:
-                self._check_kind(key)
-                raise RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
+                raise unknown_key(self._entries, key)
         groups = [(self._entries[key], tensors) for key, tensors in given.items()]
         return sorted(groups, key=lambda group: group[0].place if isinstance(group[0].key, str) else group[0].key)
-
-    def _check_kind(self, key: Key) -> None:
-        for known in self._entries:
-            if type(known) is not type(key):
-                kind = type(known).__name__
-                raise RefusedError(f"expected a key of type {kind}, as all keys of this store, got {key!r}")
-            break
 
     def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         groups = self._found(given)
         for entry, values in groups:
-            shape, dtype = entry.meta.shape, entry.meta.dtype
+            dtype = entry.meta.dtype
             if len(values) > 1:
                 merging.check_sum(entry.key, dtype)
-            for value in values:
-                if value.shape != shape or value.dtype is not dtype:
-                    raise RefusedError(
-                        f"expected a value of shape {tuple(shape)} and {dtype} for key {entry.key!r}, "
-                        f"got {tuple(value.shape)} and {value.dtype}"
-                    )
-                if value.layout is not torch.strided:
-                    if self._packer.compression is not None:
-                        raise RefusedError(f"expected dense values under compression, got rows for key {entry.key!r}")
-                    rows.check_rows(entry.key, value, shape)
-            if self._packer.compression is not None:
-                self._packer.compression.check(entry.key, dtype)
+            check_values(entry.key, values, entry.meta, self._packer.compression)
             if self._optimizer is not None and not dtype.is_floating_point:
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
@@ -376,7 +356,7 @@ class AsyncStore(KVStore):
         groups = self._found(given)
         for entry, outs in groups:
             for out in outs:
-                _check_out(entry.key, out, entry.meta.shape)
+                check_out(entry.key, out, entry.meta.shape)
         return groups
 
     # ---- work -----------------------------------------------------------------------------------------------
@@ -386,12 +366,7 @@ class AsyncStore(KVStore):
         # What is made in the order of visits lies in it, and is pulled as it lies.
         ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
-            self._check_kind(key)
-            if key in self._entries or len(value) > 1:
-                again = "is initialised already" if key in self._entries else f"has {len(value)} values"
-                raise RefusedError(f"expected one init of each key, with one value, but {key!r} {again}")
-            if value[0].layout is not torch.strided:
-                rows.check_rows(key, value[0], value[0].shape)
+            check_new_key(self._entries, key, value)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
             made.append(ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))))
             values.append(value[0])
