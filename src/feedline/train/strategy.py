@@ -11,7 +11,7 @@ import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,9 +19,6 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError
 from feedline.train.summary import NOTHING, Summary
-
-if TYPE_CHECKING:
-    from feedline.train.learner import Learner
 
 
 class Contribution(NamedTuple):
@@ -114,11 +111,8 @@ class Strategy(Protocol):
     def session_ranks(self) -> Ranks:
         """Return the ranks that run a session of this trainer."""
 
-    def within(self, model: torch.nn.Module, ranks: Ranks) -> Strategy:
-        """Return the strategy for the time of a session of these ranks."""
-
-    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """Take over what is learned, and by which learners; called once, by the trainer.
+    def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
+        """Take over the model and its `Learner`s; called once, by the trainer.
 
         Raises:
             ValueError: the learners do not all learn together in one way.
@@ -176,15 +170,7 @@ class Alone:
         """See `Strategy`."""
         return Ranks()
 
-    def within(self, model: torch.nn.Module, ranks: Ranks) -> Strategy:
-        """See `Strategy`: several ranks that run such a trainer have a model that exchanges gradients by itself."""
-        if ranks.alone:
-            return self
-        from feedline.train.distributed.through_model import ThroughModel
-
-        return ThroughModel(model, ranks)
-
-    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
+    def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
         """See `Strategy`."""
 
     def partition(self, samples: int) -> tuple[int, int] | None:

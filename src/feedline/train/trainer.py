@@ -23,8 +23,9 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
+from feedline.train.distributed.through_model import ThroughModel
 from feedline.train.learner import Learner
-from feedline.train.strategy import Contribution, Total
+from feedline.train.strategy import Contribution, Strategy, Total
 from feedline.train.summary import NOTHING, Summary, plus
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
@@ -80,7 +81,7 @@ class Trainer:
         self.counted, self.ended = 0, False
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
-        self.strategy = self.learners[0].strategy
+        self.strategy: Strategy = self.learners[0].strategy
         if len({learner.strategy.solo for learner in self.learners}) > 1:
             raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
         self.strategy.join(model, self.learners)
@@ -98,9 +99,10 @@ class Trainer:
 
     @contextlib.contextmanager
     def within(self, ranks: Ranks) -> Iterator[None]:
-        """Open a block in which ``ranks`` run the same session; clocks and rates then go by the samples of all."""
+        """Open a block in which ``ranks`` run the same session: learners that learn alone go by the samples of all."""
         before = self.strategy
-        self.strategy = before.within(self.model, ranks)
+        if before.solo and not ranks.alone:
+            self.strategy = ThroughModel(self.model, ranks)
         try:
             yield
         finally:

@@ -13,7 +13,8 @@ from feedline.cntk.core import NDArrayView
 from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
 from feedline.cntk.variables import Parameter
 from feedline.train.learner import Learner as Modern
-from feedline.train.learner import ParameterGroup, Step
+from feedline.train.learner import Step
+from feedline.train.parameters import ParameterGroup
 
 
 class Learner:

@@ -24,7 +24,7 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, StoreError
 from feedline.train.learner import Learner
-from feedline.train.strategy import Alone, Contribution, Decision, Strategy, Total
+from feedline.train.strategy import Alone, Contribution, Decision, Total
 
 
 class DistributedStrategy(Alone, ABC):
@@ -99,10 +99,6 @@ class DistributedStrategy(Alone, ABC):
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
         return Ranks(lambda: self.ranks)
-
-    def within(self, model: torch.nn.Module, ranks: Ranks) -> Strategy:
-        """See `Strategy`."""
-        return self
 
     def decide(self, minibatch: Minibatch) -> Decision:
         """See `Strategy`: a rank whose source has ended learns from the others' parts until all have."""

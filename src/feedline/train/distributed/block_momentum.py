@@ -28,7 +28,8 @@ from feedline.collective.buckets import Bucket, laid_out
 from feedline.collective.communicator import TIMEOUT
 from feedline.errors import StateError
 from feedline.train.distributed.base import DistributedStrategy
-from feedline.train.learner import Learner, copied
+from feedline.train.learner import Learner
+from feedline.train.parameters import copied
 from feedline.train.strategy import Contribution, Total
 
 

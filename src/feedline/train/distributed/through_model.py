@@ -18,7 +18,7 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
-from feedline.train.strategy import Alone, Contribution, Decision, Strategy, Total
+from feedline.train.strategy import Alone, Contribution, Decision, Total
 from feedline.train.summary import NOTHING, Summary, summed
 
 _log = logging.getLogger("feedline")
@@ -42,10 +42,6 @@ class ThroughModel(Alone):
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
         return self._ranks
-
-    def within(self, model: torch.nn.Module, ranks: Ranks) -> Strategy:
-        """See `Strategy`."""
-        return self
 
     @property
     def _joins(self) -> bool:

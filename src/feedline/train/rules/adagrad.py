@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Learner, ParameterGroup, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
 FLOOR = 1e-16

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.train.learner import Learner, ParameterGroup, Step, at_least_zero, momentum_schedule
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.momentum_sgd import smooth
-from feedline.train.schedules import Schedule, Values
+from feedline.train.schedules import Schedule, Values, at_least_zero, momentum_schedule
 
 #: CNTK's default for Adam and FSAdaGrad: a time constant of 720,000 samples.
 VARIANCE_MOMENTUM = Schedule.time_constant(720_000)

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Learner, ParameterGroup, Step, momentum_schedule
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.adam import VARIANCE_MOMENTUM, smooth_squares
 from feedline.train.rules.momentum_sgd import smooth
-from feedline.train.schedules import Schedule, Values
+from feedline.train.schedules import Schedule, Values, momentum_schedule
 
 #: Gradients are made larger by this much at most.
 LIMIT = 10.0

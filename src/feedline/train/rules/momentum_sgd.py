@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Learner, ParameterGroup, Step, Tensors, momentum_schedule
-from feedline.train.schedules import Schedule, Values
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup, Tensors
+from feedline.train.schedules import Schedule, Values, momentum_schedule
 
 
 class MomentumSGD(Learner):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from feedline.train.learner import ParameterGroup, Step
+from feedline.train.learner import Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.momentum_sgd import MomentumSGD
 
 

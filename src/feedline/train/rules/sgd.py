@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from feedline.train.learner import Learner, ParameterGroup, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 
 
 class SGD(Learner):

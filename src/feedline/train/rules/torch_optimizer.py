@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError, shown
-from feedline.train.learner import Learner, ParameterGroup, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
 #: Options that belong to a parameter's device, or to other parameters.

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError
-from feedline.train.learner import Learner, ParameterGroup, Step, Tensors, copied
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup, Tensors, copied
 from feedline.train.schedules import Schedule, Values
 
 #: Gets parameters (to be changed in place), gradients (as the learner sees them) and what there is to know.
