@@ -19,7 +19,7 @@ _outermost: DeferredInterrupt | None = None
 
 
 class DeferredInterrupt:
-    """A block within which Ctrl-C is noted. Blocks nest: the outermost one decides.
+    """A block within which Ctrl-C is deferred. Blocks nest: the outermost one decides.
 
     Args:
         may_leave: whether `deliver` lets Ctrl-C out within the block; otherwise it waits for the end.

@@ -1,4 +1,4 @@
-"""Where ranks meet, and the connections they make: stores and process groups of torch.distributed.
+"""The rendezvous of ranks, and the connections they make: stores and process groups of torch.distributed.
 
 Ranks find each other through a TCPStore: the one of an initialised torch.distributed, of a launcher's variables, or of
 an address that the caller gives. The connections between them are made anew, beside any that the program has.
@@ -60,7 +60,7 @@ class MeetingPoint:
 def meet(
     group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta
 ) -> MeetingPoint:
-    """Find it; see `Communicator` for where.
+    """Find the rendezvous; see `Communicator` for where.
 
     Raises:
         RuntimeError: no ranks are known.

@@ -11,7 +11,7 @@ import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -95,8 +95,8 @@ class Decision(enum.Enum):
     END = enum.auto()
 
 
-class Strategy(Protocol):
-    """How the ranks of a job learn together; `Alone` has the defaults.
+class Strategy:
+    """How the ranks of a job learn together. The defaults are those of a trainer that learns alone.
 
     Attributes:
         solo: nobody else learns: empty minibatches can be skipped.
@@ -104,12 +104,13 @@ class Strategy(Protocol):
         splits_sums: a session's running sums are of this rank's part; `summed` adds up those of all.
     """
 
-    solo: bool
-    exchanges_in_backward: bool
-    splits_sums: bool
+    solo = False
+    exchanges_in_backward = False
+    splits_sums = False
 
     def session_ranks(self) -> Ranks:
         """Return the ranks that run a session of this trainer."""
+        return Ranks()
 
     def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
         """Take over the model and its `Learner`s; called once, by the trainer.
@@ -120,36 +121,47 @@ class Strategy(Protocol):
 
     def partition(self, samples: int) -> tuple[int, int] | None:
         """Return the part of a minibatch that this rank reads after so many label samples; None: as sources do."""
+        return None
 
     def scale(self, samples: int) -> int:
         """Return the factor on the size of a minibatch after so many label samples."""
+        return 1
 
     def decide(self, minibatch: Minibatch) -> Decision:
         """Decide what all ranks do with the minibatches that they have read."""
+        return Decision.LEARN if minibatch else Decision.END
 
     def step(self) -> AbstractContextManager[None]:
         """Open a block with `reduce` and the update, which all ranks make or none."""
+        return contextlib.nullcontext()
 
     def reduce(self, own: Contribution) -> Total:
         """Sum gradients over ranks, in the parameters' ``.grad``; call it within a `step`."""
+        counted = int(own.samples)
+        summary = Summary(own.loss_sum, own.metric_sum, counted) if counted else NOTHING
+        return Total(counted, counted, False, own.sweeps, bool(own.ended), summary)
 
     def settle(self, saving: bool = False) -> None:
         """Make the models of all ranks equal; before ``saving``, forget what a checkpoint does not keep."""
 
     def summed(self, summary: Summary) -> Summary:
         """Return the sums of all ranks, given a session's running sums on this one."""
+        return summary
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Open a block with a backward pass before the last one of a minibatch."""
+        return contextlib.nullcontext()
 
     def backward_of_nothing(self) -> None:
         """Take part in the exchange of gradients without a sample."""
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Open a block in which this rank runs the model without the others."""
+        return contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps in addition to model and learners: JSON types, and ``"tensors"``."""
+        return {}
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Check a state and return a function that loads it.
@@ -157,73 +169,17 @@ class Strategy(Protocol):
         Raises:
             StateError: the state does not fit; nothing has changed.
         """
-
-
-class Alone:
-    """The strategy of a trainer whose learners learn with nobody else, and the defaults of all others."""
-
-    solo = True
-    exchanges_in_backward = False
-    splits_sums = False
-
-    def session_ranks(self) -> Ranks:
-        """See `Strategy`."""
-        return Ranks()
-
-    def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
-        """See `Strategy`."""
-
-    def partition(self, samples: int) -> tuple[int, int] | None:
-        """See `Strategy`."""
-        return None
-
-    def scale(self, samples: int) -> int:
-        """See `Strategy`."""
-        return 1
-
-    def decide(self, minibatch: Minibatch) -> Decision:
-        """See `Strategy`."""
-        return Decision.LEARN if minibatch else Decision.END
-
-    def step(self) -> AbstractContextManager[None]:
-        """See `Strategy`."""
-        return contextlib.nullcontext()
-
-    def reduce(self, own: Contribution) -> Total:
-        """See `Strategy`."""
-        counted = int(own.samples)
-        summary = Summary(own.loss_sum, own.metric_sum, counted) if counted else NOTHING
-        return Total(counted, counted, False, own.sweeps, bool(own.ended), summary)
-
-    def settle(self, saving: bool = False) -> None:
-        """See `Strategy`."""
-
-    def summed(self, summary: Summary) -> Summary:
-        """See `Strategy`."""
-        return summary
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        """See `Strategy`."""
-        return contextlib.nullcontext()
-
-    def backward_of_nothing(self) -> None:
-        """See `Strategy`."""
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """See `Strategy`."""
-        return contextlib.nullcontext()
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`."""
-        return {}
-
-    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """See `Strategy`."""
         if state:
             raise StateError(
                 "expected the state of a trainer that learns alone", saved={"workers": state.get("way")}, current={}
             )
         return _nothing
+
+
+class Alone(Strategy):
+    """The strategy of a trainer whose learners learn with nobody else."""
+
+    solo = True
 
 
 def _nothing() -> None:

@@ -134,7 +134,7 @@ class Membership:
                     self._coordinator.withdraw.remote(self.name)
 
     def close(self) -> None:
-        """Leave."""
+        """Stop beating and leave the store."""
         self._over.set()
         self._thread.join(1.0)
         self._leave()

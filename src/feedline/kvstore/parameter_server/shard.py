@@ -1,4 +1,4 @@
-"""What one server of a ``dist_async`` store holds: parts of arrays, their rule, and how far each worker has come.
+"""What one server of the parameter server holds: parts of arrays, their rule, and each worker's progress.
 
 Every push has a number: 1, 2, 3, … for each worker. A shard takes each number once, in order: a repeat is passed over,
 and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
@@ -41,7 +41,7 @@ Rule = Mapping[str, Any] | None
 
 
 class Shard:
-    """Parts of arrays under one rule.
+    """Parts of arrays under one rule. Applying a push is idempotent.
 
     Attributes:
         applied: number of the last push taken, by worker.

@@ -1,4 +1,4 @@
-"""``dist_async``: workers push and pull when they like; servers apply each push at once, and nobody waits for anybody.
+"""``dist_async``: a parameter server. Workers push and pull at any time, and servers apply each push at once.
 
 Guarantees beyond `KVStore`'s:
 

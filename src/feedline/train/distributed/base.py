@@ -24,10 +24,10 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, StoreError
 from feedline.train.learner import Learner
-from feedline.train.strategy import Alone, Contribution, Decision, Total
+from feedline.train.strategy import Contribution, Decision, Strategy, Total
 
 
-class DistributedStrategy(Alone, ABC):
+class DistributedStrategy(Strategy, ABC):
     """A `Strategy` of several ranks.
 
     Args:
@@ -39,7 +39,6 @@ class DistributedStrategy(Alone, ABC):
         ValueError: an argument out of its range.
     """
 
-    solo = False
     #: Name of the strategy in states.
     way: ClassVar[str]
 

@@ -18,13 +18,13 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
-from feedline.train.strategy import Alone, Contribution, Decision, Total
+from feedline.train.strategy import Contribution, Decision, Strategy, Total
 from feedline.train.summary import NOTHING, Summary, summed
 
 _log = logging.getLogger("feedline")
 
 
-class ThroughModel(Alone):
+class ThroughModel(Strategy):
     """The strategy of a session of several ranks whose learners learn alone.
 
     Args:
@@ -32,7 +32,6 @@ class ThroughModel(Alone):
         ranks: that run the session.
     """
 
-    solo = False
     exchanges_in_backward = True
     splits_sums = True
 
