@@ -8,8 +8,7 @@ the first answer arrived or not. When the log is full its oldest pushes are drop
 server dies before its next snapshot, and a warning says so.
 
 An answer is looked at before it is believed: what no server says is a `StoreError`. A wait can be left (by Ctrl-C, or a
-timeout) and the connection goes on from there: what it has to do next follows from the numbers of what was kept, sent and
-answered alone.
+timeout) and resumed later: what comes next follows from the numbers of what was kept, sent and answered alone.
 
 Costs: a push of more than `INLINE` bytes is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
