@@ -54,7 +54,7 @@ def train(folder: str, dies_after: int) -> str:
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 2))
     learner = Adam(model.named_parameters(), Schedule([0.01, 0.005, 0.001]), noise=1e-4)
-    trainer = Trainer(model, loss, None, learner, forward=lambda model, minibatch: model(minibatch["x"].torch()))
+    trainer = Trainer(model, loss, learners=learner, forward=lambda model, minibatch: model(minibatch["x"].torch()))
     TrainingSession(
         trainer,
         source,

@@ -1,6 +1,7 @@
 """feedline feeds training: same order every time, from any point, larger than memory.
 
-The public names, in README order. Importing this needs NumPy alone; frameworks and pyarrow come at first use.
+The public names, in the order of docs/index.md. Importing this needs NumPy alone; frameworks and pyarrow are imported
+at first use.
 """
 
 import importlib as _importlib
@@ -85,7 +86,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES, *_ROOMS})
 
 
-__all__ = [  # noqa: RUF022  # README order
+__all__ = [  # noqa: RUF022  # the order of docs/index.md
     "MinibatchSource",
     "DataLoader",
     "sample_rng",
