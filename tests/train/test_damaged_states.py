@@ -218,7 +218,7 @@ def test_block_momentum_lacks_a_velocity():
         {"velocity 0": torch.zeros(1, 2), "velocity 2": torch.zeros(1)},
     ):
         with pytest.raises(fl.StateError):
-            strategy.load_state_dict({**state, "tensors": tensors})
+            strategy.checked({**state, "tensors": tensors})
 
 
 def learner_of(strategy, model):
