@@ -36,7 +36,7 @@ def test_every_name_is_described():
 
 def test_the_index_lists_all_names_in_order():
     text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    box = text.split("## Look up\n", 1)[1].split("\n## ", 1)[0]
+    box = text.split("## Names by question\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[2] for line in box.splitlines() if line.startswith("|")]
     assert re.findall(r"`(\w+)`", " ".join(rows)) == feedline.__all__
 

@@ -1,15 +1,15 @@
-"""What façades of old frameworks have in common: the table of their names, and the way under the old name.
+"""Façades of old frameworks: the table of their names, and importing them under the old name.
 
-A façade is a package `feedline.OLD` with the module paths of the original. Its table says of every name whether it is
-provided, approximated or absent; modules ask it what to say of a name they lack, docs/compat/OLD.md is made from it,
-and tests hold it against the modules.
+A façade is a package `feedline.OLD` with the module paths of the original. Its table states for every name whether it
+is provided, approximated or absent. Modules look up the error for a missing name in it, docs/compat/OLD.md is generated
+from it, and tests compare it with the modules.
 
-`install` makes ``import OLD`` mean the façade, in this process only. A finder stands before all others and answers for
-``OLD`` and what is below it with the façade's modules themselves, so that a class has one identity under both names.
-Nothing is written anywhere.
+`install` makes ``import OLD`` mean the façade, in this process only. A finder ahead of all others answers for ``OLD``
+and its submodules with the façade's own modules, so that a class has one identity under both names. Nothing is written
+to disk.
 
-A name that is absent is an AttributeError, for `hasattr`; of ``from OLD import NAME`` Python would keep no more than
-that there is none. So it asks the finder, as for any name that might be a module, and the finder has the sentence.
+Looking up an absent name raises an AttributeError, for `hasattr`. For ``from OLD import NAME`` Python would drop its
+message; but it first asks finders for a module of that name, and ours raises an ImportError with the message.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from feedline.errors import CompatError
 
 @dataclass(frozen=True)
 class Names:
-    """Names of one module; members of classes as ``Class.member``.
+    """The names of one module; members of classes as ``Class.member``.
 
     Attributes:
-        provided: as in the original; names, parted by blanks.
-        mended: as in the original but for a defect, which the sentence names.
-        approximated: with a difference, which the sentence names.
-        absent: what to use instead.
-        added: of ours, not of the original.
+        provided: names that behave as in the original, separated by spaces.
+        mended: names that lack a defect of the original; which one.
+        approximated: names that differ from the original; how.
+        absent: names that are missing; what to use instead.
+        added: names that the original lacks; what they are.
     """
 
     provided: str = ""
@@ -44,9 +44,15 @@ class Names:
     absent: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def importable(self) -> list[str]:
+        """Names that can be imported from the module, without members of classes."""
+        there = [*self.provided.split(), *self.mended, *self.approximated, *self.added]
+        return [name for name in there if "." not in name]
+
 
 def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
-    """The error for a name that ``module`` lacks: CompatError with what to use, or AttributeError if it is unknown."""
+    """Return the error for a missing name: CompatError with what to use instead, or AttributeError if it is unknown."""
     known = tables[module].absent
     if name in known:
         return CompatError(f"{module}.{name} is not there: {known[name]}")
@@ -55,16 +61,16 @@ def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
 
 
 def alike(names: str, sentence: str) -> dict[str, str]:
-    """The same sentence for several names, parted by blanks."""
+    """Return one sentence for several names, separated by spaces."""
     return dict.fromkeys(names.split(), sentence)
 
 
 class Alias(MetaPathFinder, Loader):
-    """Finds ``old.x`` where ``feedline.old.x`` is.
+    """Finder that resolves ``old.x`` to the module ``feedline.old.x``.
 
     Args:
-        old: name of the package.
-        tables: what of it is absent, by module.
+        old: name of the original package.
+        tables: its tables of names, by module.
     """
 
     def __init__(self, old: str, tables: Mapping[str, Names]) -> None:
@@ -76,8 +82,8 @@ class Alias(MetaPathFinder, Loader):
         """See `importlib.abc.MetaPathFinder`.
 
         Raises:
-            ImportError: a name that is absent was imported from a module, with what to use.
-            ModuleNotFoundError: there is no such module.
+            ImportError: an absent name was imported from a module; says what to use instead.
+            ModuleNotFoundError: no such module.
         """
         module, _, name = fullname.removeprefix("feedline.").rpartition(".")
         absent = module in self.tables and name in self.tables[module].absent
@@ -93,16 +99,16 @@ class Alias(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The façade's module."""
+        """Return the façade's module."""
         module = importlib.import_module(f"feedline.{spec.name}")
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing, as it has run already, but giving it back its spec, which the import system has replaced.
+        """Restore the module's spec, which the import system has replaced; its code has run already.
 
-        Its submodules that are loaded get their old names here: importing one under it would set it as an attribute
-        of the package, over `cntk.train.training_session`, the function.
+        Loaded submodules are registered under their old names here. If they were imported instead, Python would set
+        them as attributes of the package, and `cntk.train.training_session` would no longer be the function.
         """
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
@@ -114,16 +120,16 @@ class Alias(MetaPathFinder, Loader):
 
 
 def _searched(module: ModuleType) -> None:
-    """Names that are imported from it, and are not there, are looked for by finders, too."""
+    """Make Python ask finders for names that are imported from the module and missing."""
     if not hasattr(module, "__path__"):
         module.__path__ = []
 
 
 def install(old: str) -> None:
-    """Register the façade ``feedline.old`` under the name ``old``, for this process; again is as once.
+    """Register the façade ``feedline.old`` as ``old`` in this process. Idempotent.
 
     Raises:
-        CompatError: another package has been imported as ``old`` already.
+        CompatError: another package was already imported as ``old``.
     """
     loaded = sys.modules.get(old)
     if loaded is not None and loaded is not sys.modules[f"feedline.{old}"]:

@@ -10,8 +10,8 @@
     ├── StoreError      a peer of a key-value store is gone or disagrees (ranks)
     └── CompatError     an old call has no modern meaning (old and modern spelling); an AttributeError too
 
-Every message says what was expected, what came, where, and what to do next. A wrong argument of a call is a
-``ValueError`` or ``TypeError``, as everywhere in Python; these classes are for data, states and peers.
+Every message says what was expected, what was found, where, and what to do next. A wrong argument is a ``ValueError``
+or ``TypeError``, as usual in Python; these classes are for data, states and peers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 
 def shown(value: object, most: int | None = None) -> str:
-    """A value for an error's text, cut to ``most`` characters; whatever a damaged file has made of it."""
+    """Format a value for an error message, cut to ``most`` characters; never fails, even on values of damaged files."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested deeply, or an int of thousands of digits
+    except (RecursionError, ValueError):  # deeply nested, or an int with thousands of digits
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if most is None or len(text) <= most else text[: most - 3] + "..."
 
@@ -38,9 +38,9 @@ class SchemaError(FeedlineError):
 
 
 class DataError(FeedlineError):
-    """A file or a user's object says something impossible.
+    """A file or a user's object is inconsistent.
 
-    The place is also kept in attributes, each ``None`` where it has no meaning: ``path``, ``byte`` (offset
+    The location is also in attributes, each ``None`` where it does not apply: ``path``, ``byte`` (offset
     from the file's start), ``line`` (from 1), ``sequence`` (index in the corpus), ``stream``.
     """
 
@@ -73,7 +73,7 @@ class DataError(FeedlineError):
         super().__init__("\n".join(lines))
 
     def located(self, *, path: str | None = None, sequence: int | None = None) -> DataError:
-        """This error, or one that also says where, if it does not say so itself."""
+        """Return this error, or a copy that adds the location where this one lacks it."""
         if (self.path is not None or path is None) and (self.sequence is not None or sequence is None):
             return self
         located = DataError(
@@ -89,7 +89,7 @@ class DataError(FeedlineError):
         return located
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` when they cross a process boundary; keyword fields need help.
+        # Exceptions are rebuilt from `args` when they cross a process boundary, which loses keyword fields.
         return (_rebuild_data_error, (type(self), self.args), self.__dict__)
 
 
@@ -100,7 +100,7 @@ def _rebuild_data_error(kind: type[DataError], args: tuple[Any, ...]) -> DataErr
 
 
 class StateError(FeedlineError):
-    """A saved state does not fit; ``saved`` and ``current`` hold what differs, key by key."""
+    """A saved state does not fit; ``saved`` and ``current`` hold the differences, key by key."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ def _rebuild_state_error(
 
 
 class WorkerError(FeedlineError, RuntimeError):
-    """A worker died; a ``RuntimeError`` too, as PyTorch's loader raises one.
+    """A worker died; also a ``RuntimeError``, like the one of PyTorch's loader.
 
     Attributes:
-        unit: what it was running, or None.
-        exitcode: of the process; minus the signal that killed it.
-        stderr: the last lines that it wrote there.
+        unit: the work it was running, or None.
+        exitcode: exit code of the process; minus the signal that killed it.
+        stderr: last lines of the process's stderr.
     """
 
     unit: Any = None
@@ -150,7 +150,7 @@ class StoreError(FeedlineError):
     """A peer of the key-value store is gone or disagrees; names the key and the rank.
 
     Attributes:
-        ranks: the peers, where they are known.
+        ranks: ranks of the peers, where they are known.
     """
 
     def __init__(self, what: str, *, ranks: Sequence[int] = ()) -> None:
@@ -161,5 +161,5 @@ class StoreError(FeedlineError):
 class CompatError(FeedlineError, AttributeError):
     """An old CNTK or MXNet call has no modern meaning here; names the old and the modern spelling.
 
-    An ``AttributeError`` too: old scripts ask ``hasattr(cntk, name)``, or take ``getattr``'s default.
+    Also an ``AttributeError``: old scripts call ``hasattr(cntk, name)``, or rely on ``getattr``'s default.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,21 @@ def test_the_shape_is_what_was_inferred(name, case):
     found = dict(zip(leaves, [*arguments, *states], strict=True))
     if case.settings.get("act_type") != "prelu":
         assert found == given
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_shapes_of_a_part_are_shapes_of_the_whole(name, case):
+    """Whatever is told while some lengths, or all of an input, are unknown stays true once they are known."""
+    symbol, names = symbol_of(name, case)
+    given = dict(zip(names, (a.shape for a in case.arrays()), strict=True))
+    _, whole, _ = symbol.infer_shape(**given)
+    rng = random.Random(f"{name} {case.settings}")
+    for _ in range(10):
+        part = {n: tuple(0 if rng.random() < 0.4 else k for k in s) for n, s in given.items() if rng.random() < 0.8}
+        _, outs, _ = symbol.infer_shape_partial(**part)
+        for mine, theirs in zip(outs, whole, strict=True):
+            assert mine == () or len(mine) == len(theirs)
+            assert all(m in (0, n) for m, n in zip(mine, theirs, strict=False))
 
 
 @pytest.mark.parametrize(("name", "case"), [c for c in CASES if c.values[1].smooth])
@@ -191,6 +208,11 @@ def test_numbers_at_the_edges_are_mxnets(case):
         (mx.sym.slice_like(X, Y), {"x": (2, 3), "y": (3, 3)}, "fits into"),
         (mx.sym.batch_take(X, Y), {"x": (2, 3), "y": (3,)}, "Shape inconsistent"),
         (mx.sym.gather_nd(X, Y), {"x": (2, 3), "y": (3, 1)}, "at most 2 axes"),
+        (mx.sym.LeakyReLU(X, Y, act_type="prelu"), {"x": (5, 1, 1), "y": (3,)}, "expected gamma for data"),
+        (mx.sym.LeakyReLU(X, Y, act_type="prelu"), {"x": (5, 2, 1), "y": (3,)}, "broadcast"),
+        (mx.sym.pick(X, Y), {"x": (2, 3), "y": (3,)}, "invalid for input of size 3"),
+        (mx.sym.reshape_like(X, Y), {"x": (6,), "y": (2, 2)}, "invalid for input of size 6"),
+        (mx.sym.pad(X, mode="reflect", pad_width=(0, 0, 0, 0, 2, 0, 0, 0)), {"x": (1, 1, 2, 2)}, "Padding size"),
         (mx.sym.scatter_nd(X, Y, shape=(4,)), {"x": (3,), "y": (1, 2)}, "expected data of shape"),
     ],
 )

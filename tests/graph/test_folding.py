@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Graph, Operation, Parameter, Scope, Source, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
 
 WIDE = TensorType((2, 3))
 
@@ -24,7 +24,7 @@ def graphs(draw):
         for n in range(1, len(path) + 1):
             scopes.setdefault(path[:n], Scope("Layer", builtin=draw(st.booleans())))
         keys = st.sampled_from([o.key for o in operations]) if i else st.nothing()
-        sources = tuple(Source(key) for key in draw(st.lists(keys, max_size=3 if i else 0)))
+        sources = tuple(OutputReference(key) for key in draw(st.lists(keys, max_size=3 if i else 0)))
         costs = {"multiply_adds": draw(st.integers(0, 9)), "activations": draw(st.integers(0, 9))}
         used = tuple(draw(st.lists(st.sampled_from("pq"), unique=True)))
         operations.append(Operation(f"o{i}", "relu", "", "operation", path, sources, (WIDE,), used, **costs))
@@ -77,11 +77,17 @@ def chain(kinds, times, odd=None, tied=False, spy=None):
         first = before
         for i, kind in enumerate(kinds):
             kind = "tanh" if b == odd and i == 0 else kind
-            sources = tuple(dict.fromkeys([Source(before), Source(first)] if i == len(kinds) - 1 else [Source(before)]))
+            sources = tuple(
+                dict.fromkeys(
+                    [OutputReference(before), OutputReference(first)]
+                    if i == len(kinds) - 1
+                    else [OutputReference(before)]
+                )
+            )
             key = f"b{b}_{i}"
             operations.append(Operation(key, kind, "", "operation", (f"{b}",), sources, (WIDE,), (name,)))
             before = key
-    last = [Source(before), *([Source(f"b{spy}_0")] if spy is not None else [])]
+    last = [OutputReference(before), *([OutputReference(f"b{spy}_0")] if spy is not None else [])]
     operations.append(Operation("y", "output", "", "output", inputs=tuple(last)))
     return Graph(tuple(operations), parameters, scopes)
 
@@ -95,7 +101,7 @@ def test_equal_blocks_in_sequence_fold(kinds, times, tied):
     assert [o.key for o in small.operations] == ["x", *[f"b0_{i}" for i in range(len(kinds))], "y"]
     scope = small.scopes[("0",)]
     assert (scope.repeats, scope.last, scope.tied) == (times, f"{times - 1}", tied)
-    assert small["y"].inputs == (Source(f"b0_{len(kinds) - 1}"),)
+    assert small["y"].inputs == (OutputReference(f"b0_{len(kinds) - 1}"),)
 
 
 @given(kinds, st.integers(3, 7), st.data())
@@ -122,9 +128,9 @@ def test_a_block_that_somebody_else_looks_into_ends_the_run(times, data):
 def test_scopes_that_wait_for_each_other_stay_open():
     operations = [
         Operation("a1", "relu", scope=("a",), outputs=(WIDE,)),
-        Operation("b1", "relu", scope=("b",), inputs=(Source("a1"),), outputs=(WIDE,)),
+        Operation("b1", "relu", scope=("b",), inputs=(OutputReference("a1"),), outputs=(WIDE,)),
         Operation("b2", "relu", scope=("b",), outputs=(WIDE,)),
-        Operation("a2", "relu", scope=("a",), inputs=(Source("b2"),), outputs=(WIDE,)),
+        Operation("a2", "relu", scope=("a",), inputs=(OutputReference("b2"),), outputs=(WIDE,)),
     ]
     small = collapsed(Graph(tuple(operations), {}, {("a",): Scope("A"), ("b",): Scope("B")}), 0)
     assert [o.key for o in small.operations if o.whole] == ["a"]
@@ -145,8 +151,8 @@ GOOD = Operation("a", "relu", outputs=(WIDE,))
         ([GOOD, GOOD], "that no other has"),
         ([replace(GOOD, key="a:b")], "letters, digits"),
         ([replace(GOOD, role="sink")], "expected a role"),
-        ([replace(GOOD, inputs=(Source("b"),))], "an output of an operation before it"),
-        ([GOOD, replace(GOOD, key="b", inputs=(Source("a", 1),))], "an output of an operation before it"),
+        ([replace(GOOD, inputs=(OutputReference("b"),))], "an output of an operation before it"),
+        ([GOOD, replace(GOOD, key="b", inputs=(OutputReference("a", 1),))], "an output of an operation before it"),
         ([replace(GOOD, parameters=("w",))], "one of the graph's parameters, got 'w'"),
         ([replace(GOOD, scope=("s",))], "one of the graph's scopes"),
     ],
@@ -157,5 +163,5 @@ def test_impossible_graphs_are_refused(operations, message):
 
 
 def test_feedback_may_come_from_behind():
-    graph = Graph((replace(GOOD, inputs=(Source("a", feedback=True),)),))
+    graph = Graph((replace(GOOD, inputs=(OutputReference("a", feedback=True),)),))
     assert [e.feedback for e in graph.edges()] == [True]

@@ -13,9 +13,10 @@ import torch
 from feedline.networks import apply
 from feedline.networks.compile import Network
 from feedline.networks.registry import OPS
-from tests.graph import test_ops, worlds
+from tests.graph import worlds
 from tests.graph.test_recurrence import number
 from tests.graph.worlds import draw, given, packed
+from tests.networks import test_ops
 
 CASES = [c for c in test_ops.CASES if c.smooth] + [
     # Bounds have no gradient, whatever they do.

@@ -15,7 +15,7 @@ from torch import nn
 import feedline as fl
 import feedline.cntk as C
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Source, TensorType
+from feedline.graph.graph import OutputReference, TensorType
 from feedline.graph.importers import graph_of
 from feedline.graph.importers.torch_parts import arguments
 
@@ -239,4 +239,4 @@ def test_outputs_by_number():
     graph = graph_of(nn.LSTM(3, 2), (4, 1, 3))
     (lstm,) = [o for o in graph.operations if o.kind == "lstm"]
     outputs = [o.inputs[0] for o in operations(graph, "output")]
-    assert outputs == [Source(lstm.key, i) for i in range(3)]
+    assert outputs == [OutputReference(lstm.key, i) for i in range(3)]

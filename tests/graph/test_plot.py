@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import feedline as fl
-from feedline.graph.graph import Graph, Operation, Parameter, Scope, Source, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
 from feedline.graph.op_families import FAMILIES, family
 from feedline.graph.plot import GREY, INK, MANY, STYLES
 from tests.graph.dot import parsed
@@ -76,7 +76,9 @@ def test_any_name_is_shown_as_it_is(name):
     graph = Graph(
         (
             Operation("x", "input", name, "input", outputs=(WIDE,)),
-            Operation("y", name, name, scope=("s",), inputs=(Source("x"),), outputs=(WIDE,), parameters=("w",)),
+            Operation(
+                "y", name, name, scope=("s",), inputs=(OutputReference("x"),), outputs=(WIDE,), parameters=("w",)
+            ),
         ),
         {"w": Parameter("w", WIDE)},
         {("s",): Scope(name)},
@@ -214,7 +216,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
 def test_a_thousand_operations_are_drawn():
     operations = [Operation("o0", "input", role="input", outputs=(WIDE,))]
     for i in range(1, 1000):
-        sources = tuple({Source(f"o{i - 1}"), Source(f"o{max(0, i - 7)}")})
+        sources = tuple({OutputReference(f"o{i - 1}"), OutputReference(f"o{max(0, i - 7)}")})
         operations.append(Operation(f"o{i}", "linear", inputs=sources, outputs=(WIDE,)))
     assert len(operations) > MANY
     svg = fl.plot_network(Graph(tuple(operations)), legend=False).pipe(format="svg", encoding="utf-8")

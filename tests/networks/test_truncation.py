@@ -14,7 +14,7 @@ from feedline.networks import apply
 from feedline.networks.compile import Network
 from feedline.networks.node import placeholder_node
 from feedline.networks.traverse import close
-from feedline.networks.truncation import Memory
+from feedline.networks.truncation import BPTTState
 from tests.graph import worlds
 from tests.graph.test_recurrence import INPUTS, looped_lstm, lstm_weights, matmul, number, plus, tanh
 from tests.graph.worlds import given, weights
@@ -106,7 +106,7 @@ def test_a_memory_outlives_its_network():
     old({NODE: first["x"]}, first.lanes, first.begins)
     names = {key: f"state{i}" for i, key in enumerate(old.memories[True])}
     tensors = old.memories[True].tensors(names)
-    new.memories[True] = Memory.of(tensors, {name: key for key, name in names.items()})
+    new.memories[True] = BPTTState.of(tensors, {name: key for key, name in names.items()})
     for mine, theirs in zip(*(n({NODE: second["x"]}, second.lanes, second.begins) for n in (new, old)), strict=True):
         assert torch.equal(mine.data, theirs.data)
 

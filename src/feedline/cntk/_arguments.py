@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from feedline.cntk._feeding import begun, pieces_of
 from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.io import MinibatchData, MinibatchSource, StreamInformation, UserMinibatchSource
-from feedline.cntk.io._user import sequences_of
+from feedline.cntk.io._minibatch import MinibatchData
+from feedline.cntk.io._source import MinibatchSource
+from feedline.cntk.io._streams import StreamInformation
+from feedline.cntk.io._user import UserMinibatchSource, sequences_of
 from feedline.data import Value as Packed
 from feedline.errors import CompatError
 

@@ -22,7 +22,7 @@ from feedline.cntk.variables import Parameter, Variable
 from feedline.networks import Node
 from feedline.networks.compile import Network
 from feedline.networks.traverse import topological
-from feedline.networks.truncation import Memory
+from feedline.networks.truncation import BPTTState
 
 
 class CriterionNetwork(Network):
@@ -82,7 +82,7 @@ class CriterionNetwork(Network):
 
     def carry_on(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Go on with what `carried` gave."""
-        self.memories[True] = Memory.of(tensors, {name: key for key, name in self._states.items()})
+        self.memories[True] = BPTTState.of(tensors, {name: key for key, name in self._states.items()})
 
 
 def _cut(minibatch: Any) -> tuple[Any, Any]:
@@ -152,7 +152,7 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
 
 
 def tensors_of(parameters: Iterable[Any]) -> list[Any]:
-    """Parameters of functions as pairs of name and tensor; tensors, and pairs of one's own, stay themselves."""
+    """Return pairs of name and tensor for parameters of functions; leave tensors and pairs as they are."""
     given = list(parameters)
     counts: dict[str, int] = {}
     found: list[Any] = []

@@ -135,7 +135,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
     Args:
         data: one item an input.
-        begins: what `begun` found: each sequence is a lane of its own; None: the data says.
+        begins: flags from `begun`, with a lane for each sequence; None: take both from the data.
     """
     if begins is not None:
         return np.arange(len(begins)), begins

@@ -1,4 +1,4 @@
-"""Functions in files: the graph as JSON beside its tensors, in one safetensors file.
+"""Save and load functions: the graph as JSON and its tensors, in one safetensors file.
 
 Nothing is pickled, so reading a file runs no code of it. Nodes stand inputs first; attributes are numbers, strings and
 lists.

@@ -20,43 +20,19 @@ def explain(module: str, name: str) -> Exception:
     return _facades.explain(NAMES, module, name)
 
 
-_NO_GRAPH = "without the graph of `model`"
-_WRITERS = "ProgressPrinter TrainingSummaryProgressCallback log_number_of_parameters"
 _MOMENTUM = "a negative time constant is refused by learners, as a momentum above 1"
 _UNIT_GAIN = "kept and handed back: as in CNTK, learners made without `unit_gain` have unit gain all the same"
 _OWN_RULE = "gets torch tensors or NumPy arrays, and changes parameters in place; what it learned from is counted"
 _HELPER = "a helper of CNTK's own code: convert arguments in the script"
-_GRAPHS = {
-    **_all(
-        "depth_first_search find_all_with_name find_by_name find_by_uid get_node_outputs",
-        "`depth` is not looked at: blocks are open",
-    ),
-    "plot": "the picture is `feedline.plot_network`'s, with blocks as boxes",
-}
 _OWN_CRITERION = "no criterion of its own: the trainer's metric is used"
 
 NAMES: dict[str, Names] = {
     "cntk": Names(
-        provided="Axis CheckpointConfig Constant DataUnit DeviceDescriptor DeviceKind Evaluator IGNORE Learner "
-        "NDArrayView "
-        "Communicator DistributedLearner FreeDimension INFINITELY_REPEAT InferredDimension MinibatchData "
-        "WorkerDescriptor block_momentum_distributed_learner data_parallel_distributed_learner mpi_communicator "
-        "universal "
-        "Parameter Trainer TrainingSession UnitType Value Variable adadelta adagrad adam all_devices asarray "
-        "asvalue axis cntk_py core cpu debugging default_options default_unit_gain_value device distributed eval "
-        "fsadagrad "
-        "get_gpu_properties gpu initializer io layers learners learning_parameter_schedule "
-        "learning_parameter_schedule_per_sample learning_rate_schedule logging losses metrics "
-        "minibatch_size_schedule momentum_schedule momentum_schedule_per_sample momentum_sgd nesterov ops "
-        "random rmsprop sequence set_default_device set_excluded_devices sgd train "
-        "training_parameter_schedule training_session try_set_default_device use_default_device variables",
-        approximated={
-            "CrossValidationConfig": _OWN_CRITERION,
-            "TestConfig": _OWN_CRITERION,
-            "UserLearner": _OWN_RULE,
-            "momentum_as_time_constant_schedule": _MOMENTUM,
-            "set_default_unit_gain_value": _UNIT_GAIN,
-        },
+        provided="Axis Constant DeviceDescriptor DeviceKind Evaluator FreeDimension INFINITELY_REPEAT "
+        "InferredDimension MinibatchData NDArrayView Parameter Value Variable all_devices asarray asvalue axis "
+        "cntk_py core cpu debugging device eval get_gpu_properties gpu initializer io layers learners logging losses "
+        "metrics ops random sequence set_default_device set_excluded_devices train try_set_default_device "
+        "use_default_device variables",
         absent={
             "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
             "cntk_library_path": "there is no library of CNTK's here",
@@ -262,16 +238,22 @@ NAMES: dict[str, Names] = {
         },
     ),
     "cntk.logging": Names(
-        provided=f"{_WRITERS} graph",
+        provided="graph",
+        approximated=_all(
+            "TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"
+        ),
+    ),
+    "cntk.logging.graph": Names(
         approximated={
-            **_all("TraceLevel get_trace_level set_trace_level", "kept and handed back; nothing is printed by it"),
-            "TensorBoardProgressWriter": _NO_GRAPH,
-            **_GRAPHS,
+            **_all(
+                "depth_first_search find_all_with_name find_by_name find_by_uid get_node_outputs",
+                "`depth` is not looked at: blocks are open",
+            ),
+            "plot": "the picture is `feedline.plot_network`'s, with blocks as boxes",
         },
     ),
-    "cntk.logging.graph": Names(approximated=_GRAPHS),
     "cntk.logging.progress_print": Names(
-        provided=f"{_WRITERS} "
+        provided="ProgressPrinter TrainingSummaryProgressCallback log_number_of_parameters "
         "ProgressPrinter.end_progress_print ProgressPrinter.epoch_summary ProgressPrinter.log "
         "ProgressPrinter.on_training_update_end ProgressPrinter.on_write_distributed_sync_update "
         "ProgressPrinter.on_write_test_summary ProgressPrinter.on_write_test_update "
@@ -281,7 +263,7 @@ NAMES: dict[str, Names] = {
         "TensorBoardProgressWriter.on_write_training_summary TensorBoardProgressWriter.on_write_training_update "
         "TensorBoardProgressWriter.write TensorBoardProgressWriter.write_image TensorBoardProgressWriter.write_value "
         "TrainingSummaryProgressCallback.on_write_training_summary",
-        approximated={"TensorBoardProgressWriter": _NO_GRAPH},
+        approximated={"TensorBoardProgressWriter": "without the graph of `model`"},
     ),
     "cntk.train": Names(
         provided="CheckpointConfig Communicator DataUnit DistributedLearner Trainer TrainingSession WorkerDescriptor "
@@ -343,22 +325,24 @@ NAMES: dict[str, Names] = {
 }
 
 
-def _with_repeated(own: Names, *repeated: Names) -> Names:
-    """The package's own names, and those, without members of classes, that it repeats of its modules."""
-    provided = {name for names in (own, *repeated) for name in names.provided.split() if "." not in name}
-    return Names(
-        " ".join(sorted(provided)),
-        *(_tops(own, repeated, key) for key in ("mended", "approximated", "absent", "added")),
+def _repeat(package: str, *modules: str) -> None:
+    """Add the names of modules that their package repeats; members of classes stand with the module alone."""
+    parts = [NAMES[package], *(NAMES[f"cntk.{module}"] for module in modules)]
+    provided = {name for names in parts for name in names.provided.split() if "." not in name or names is parts[0]}
+    NAMES[package] = Names(
+        " ".join(sorted(provided)), *(_tops(parts, key) for key in ("mended", "approximated", "absent", "added"))
     )
 
 
-def _tops(own: Names, repeated: tuple[Names, ...], key: str) -> dict[str, str]:
-    more = {name: said for names in repeated for name, said in getattr(names, key).items() if "." not in name}
-    return {**more, **getattr(own, key)}
+def _tops(parts: list[Names], key: str) -> dict[str, str]:
+    own, *others = (getattr(names, key) for names in parts)
+    return {**{name: said for more in others for name, said in more.items() if "." not in name}, **own}
 
 
-# Modules of networks stand in a file of their own; the package repeats most of their names.
 NAMES |= NETWORKS
-NAMES["cntk"] = _with_repeated(
-    NAMES["cntk"], *(NETWORKS[f"cntk.{name}"] for name in ("default_options", "initializer", "ops"))
+_repeat(
+    "cntk.layers",
+    *(f"layers.{name}" for name in ["blocks", "higher_order_layers", "layers", "models", "sequence", "typing"]),
 )
+_repeat("cntk.logging", "logging.graph", "logging.progress_print")
+_repeat("cntk", "default_options", "initializer", "learners", "ops", "train")

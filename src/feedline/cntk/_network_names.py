@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feedline._facades import Names
+from feedline._facades import alike as _all
 
 _STREAMS = "distributions are CNTK's, numbers come from torch's generators"
 _FILLED = "distributions and seeds are CNTK's, the numbers made of a seed are torch's"
@@ -23,48 +24,17 @@ _FEED = "declare the input by sequence.input_variable and feed sequences"
 NETWORKS: dict[str, Names] = {
     "cntk.default_options": Names(
         provided="default_options default_options_for default_override_or get_default_override is_default_override",
-        absent={
-            "get_global_option": "give options to layers, or by `default_options`",
-            "set_global_option": "give options to layers, or by `default_options`",
-        },
+        absent=_all("get_global_option set_global_option", "give options to layers, or by `default_options`"),
     ),
     "cntk.initializer": Names(
         provided="DefaultParamInitScale SentinelValueForAutoSelectRandomSeed SentinelValueForInferParamInitRank "
         "bilinear initializer_with_rank",
-        approximated={
-            "glorot_normal": _FILLED,
-            "glorot_uniform": _FILLED,
-            "he_normal": _FILLED,
-            "he_uniform": _FILLED,
-            "normal": _FILLED,
-            "truncated_normal": _FILLED,
-            "uniform": _FILLED,
-            "xavier": _FILLED,
-        },
-    ),
-    "cntk.layers": Names(
-        provided=(
-            "Activation AveragePooling BlockFunction Convolution1D Convolution2D Convolution3D "
-            "ConvolutionTranspose1D ConvolutionTranspose2D ConvolutionTranspose3D Delay Dense Embedding Fold For "
-            "ForwardDeclaration GRU GlobalAveragePooling GlobalMaxPooling LSTM Label LayerNormalization "
-            "MaxPooling MaxUnpooling ParameterTensor PastValueWindow RNNStep RNNUnit Recurrence RecurrenceFrom "
-            "ResNetBlock Sequence SequenceOver Sequential SequentialClique Signature SparseTensor Stabilizer Tensor "
-            "default_options default_options_for identity tensor"
+        approximated=_all(
+            "glorot_normal glorot_uniform he_normal he_uniform normal truncated_normal uniform xavier",
+            _FILLED,
         ),
-        approximated={
-            "BatchNormalization": _STATISTICS,
-            "Convolution": _KERNELS,
-            "ConvolutionTranspose": _KERNELS,
-            "AttentionModel": _ATTENTION,
-            "Dropout": _SEED,
-            "UnfoldFrom": _UNFOLD,
-        },
-        absent={
-            "SequenceOverMeta": "use SequenceOver[axis][Tensor[shape]]",
-            "SequentialConvolution": "use PastValueWindow, or convolve over a static axis",
-            "UntestedBranchError": "nothing raises it",
-        },
     ),
+    "cntk.layers": Names(provided="BlockFunction default_options default_options_for"),
     "cntk.layers.blocks": Names(
         provided="ForwardDeclaration GRU LSTM RNNStep RNNUnit Stabilizer identity",
         absent={"UntestedBranchError": "nothing raises it"},
@@ -80,8 +50,7 @@ NETWORKS: dict[str, Names] = {
         ),
         approximated={
             "BatchNormalization": _STATISTICS,
-            "Convolution": _KERNELS,
-            "ConvolutionTranspose": _KERNELS,
+            **_all("Convolution ConvolutionTranspose", _KERNELS),
             "Dropout": _SEED,
         },
         absent={"SequentialConvolution": "use PastValueWindow, or convolve over a static axis"},
@@ -101,21 +70,15 @@ NETWORKS: dict[str, Names] = {
             "binary_cross_entropy cosine_distance cross_entropy_with_softmax squared_error "
             "weighted_binary_cross_entropy"
         ),
-        absent={
-            "cosine_distance_with_negative_samples": TORCH,
-            "fmeasure": TORCH,
-            "hierarchical_softmax_layer": TORCH,
-            "lambda_rank": TORCH,
-            "lattice_sequence_with_softmax": TORCH,
-            "nce_loss": TORCH,
-        },
+        absent=_all(
+            "cosine_distance_with_negative_samples fmeasure hierarchical_softmax_layer lambda_rank "
+            "lattice_sequence_with_softmax nce_loss",
+            TORCH,
+        ),
     ),
     "cntk.metrics": Names(
         provided="classification_error",
-        absent={
-            "edit_distance_error": TORCH,
-            "ndcg_at_1": TORCH,
-        },
+        absent=_all("edit_distance_error ndcg_at_1", TORCH),
     ),
     "cntk.ops": Names(
         provided=(
@@ -152,24 +115,19 @@ NETWORKS: dict[str, Names] = {
         approximated={
             "Function.backward": "`root_gradients` may be a number for all samples",
             "Function.block_arguments_mapping": "inside and outside are the same variables",
-            "Function.find_all_by_name": _BLOCKS,
-            "Function.find_by_name": _BLOCKS,
-            "Function.find_by_uid": _BLOCKS,
-            "Function.load": _FILE,
-            "Function.restore": _FILE,
-            "Function.restore_model": _FILE,
+            **_all("Function.find_all_by_name Function.find_by_name Function.find_by_uid", _BLOCKS),
+            **_all(
+                "Function.load Function.restore Function.restore_model Function.save Function.save_model load_model",
+                _FILE,
+            ),
             "Function.root_function": "the function itself",
-            "Function.save": _FILE,
-            "Function.save_model": _FILE,
             "Function.uid": _UID,
             "UserFunction": "no serialization; data with sequences comes as a list of arrays",
             "alias": "a name for a node, not a copy",
             "as_composite": "the function itself: functions are not wrapped",
             "batch_normalization": _STATISTICS,
-            "convolution": _KERNELS,
-            "convolution_transpose": _KERNELS,
+            **_all("convolution convolution_transpose", _KERNELS),
             "dropout": _SEED,
-            "load_model": _FILE,
             "pad": "without `SYMMETRIC_PAD`",
             "random_sample": f"dense, and {_SEED}",
             "pooling": "without `ceil_out_dim` and `include_pad`",
@@ -178,23 +136,18 @@ NETWORKS: dict[str, Names] = {
         absent={
             "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
             "associative_multi_arg": "a helper of CNTK's own code",
-            "cast": TORCH,
-            "crop_automatic": TORCH,
-            "crop_automatic_with_ancestors": TORCH,
-            "custom_proxy_op": "write a UserFunction, or a torch extension",
-            "forward_backward": TORCH,
-            "labels_to_graph": TORCH,
-            "native_user_function": "write a UserFunction, or a torch extension",
+            **_all(
+                "cast crop_automatic crop_automatic_with_ancestors forward_backward labels_to_graph "
+                "random_sample_inclusion_frequency roi_pooling straight_through_impl",
+                TORCH,
+            ),
+            **_all(
+                "custom_proxy_op native_user_function register_native_user_function",
+                "write a UserFunction, or a torch extension",
+            ),
             "optimized_rnnstack": "use layers.Recurrence(layers.LSTM(n)), which runs by torch's kernel",
-            "random_sample_inclusion_frequency": TORCH,
-            "register_native_user_function": "write a UserFunction, or a torch extension",
-            "roi_pooling": TORCH,
             "roipooling": "use torchvision.ops.roi_pool in a UserFunction",
-            "straight_through_impl": TORCH,
-            "to_batch": _FEED,
-            "to_sequence": _FEED,
-            "to_sequence_like": _FEED,
-            "unpack_batch": _FEED,
+            **_all("to_batch to_sequence to_sequence_like unpack_batch", _FEED),
         },
         added={
             "Function.network": "the `torch.nn.Module` that runs it",
@@ -212,8 +165,7 @@ NETWORKS: dict[str, Names] = {
         },
         absent={
             "ModelFormat": "functions are saved as safetensors, with the graph as JSON",
-            "native_user_function": "write a UserFunction, or a torch extension",
-            "register_native_user_function": "write a UserFunction, or a torch extension",
+            **_all("native_user_function register_native_user_function", "write a UserFunction, or a torch extension"),
             "register_udf_deserialize_callback": "no user's function is in a file: build the network and use `restore`",
         },
     ),
@@ -222,10 +174,7 @@ NETWORKS: dict[str, Names] = {
             "broadcast_as delay first future_value input input_variable is_first is_last last past_value "
             "reduce_max reduce_sum slice softmax where"
         ),
-        approximated={
-            "gather": "lengths follow from the condition: no `new_sequence_axis_typeinfo`",
-            "scatter": "lengths follow from the condition: no `new_sequence_axis_typeinfo`",
-        },
+        approximated=_all("gather scatter", "lengths follow from the condition: no `new_sequence_axis_typeinfo`"),
         absent={
             "reduce_concat": TORCH,
             "unpack": "sequence.softmax and sequence.reduce_sum attend without it, or use torch",
@@ -233,16 +182,10 @@ NETWORKS: dict[str, Names] = {
         },
     ),
     "cntk.random": Names(
-        approximated={
-            "bernoulli": _STREAMS,
-            "bernoulli_like": _STREAMS,
-            "gumbel": _STREAMS,
-            "gumbel_like": _STREAMS,
-            "normal": _STREAMS,
-            "normal_like": _STREAMS,
-            "uniform": _STREAMS,
-            "uniform_like": _STREAMS,
-        },
+        approximated=_all(
+            "bernoulli bernoulli_like gumbel gumbel_like normal normal_like uniform uniform_like",
+            _STREAMS,
+        ),
     ),
     "cntk.variables": Names(
         provided=(

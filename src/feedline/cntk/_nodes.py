@@ -20,7 +20,7 @@ _BATCH_NAME = Axis.default_batch_axis().name
 # Dimensions that a shape leaves open: told by its first use, or different from minibatch to minibatch.
 InferredDimension, FreeDimension = -1, -3
 
-# What CNTK calls by other names than NumPy, the numbers of its own table among them.
+# Types that CNTK names differently from NumPy, including the numbers of its enumeration.
 _TYPES: dict[Any, str] = {
     float: "float64",
     int: "float32",

@@ -1,10 +1,12 @@
-"""`cntk.default_options`: defaults of layers, for the time of a with-block."""
+"""`cntk.default_options`: override defaults of layers within a with-block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from feedline.cntk._names import explain
 
@@ -17,6 +19,9 @@ __all__ = [
 ]
 
 
+_Factory = TypeVar("_Factory", bound=Callable[..., Any])
+
+
 class _Default:
     """A default that a with-block may override."""
 
@@ -24,30 +29,30 @@ class _Default:
         self.value = value
 
 
-# The innermost block comes last: (the factory it is for, or None for all; options).
+# The innermost block comes last: (its factory, or None for all; options).
 _blocks: list[tuple[Any, dict[str, Any]]] = []
 
 
 def default_override_or(value: Any) -> Any:
-    """Marks a default in a signature: ``value`` unless a block says otherwise."""
+    """Mark a default in a signature: ``value``, unless a block overrides it."""
     return _Default(value)
 
 
 def is_default_override(value: Any) -> bool:
-    """Whether it is a marked default, and so was not given."""
+    """Whether a value is a marked default, and thus was not passed."""
     return isinstance(value, _Default)
 
 
 @contextmanager
 def default_options(**options: Any) -> Iterator[None]:
-    """Options of all layers that are made in the block and take them."""
+    """Override options of all layers that are constructed in the block and take them."""
     with default_options_for(None, **options):
         yield
 
 
 @contextmanager
 def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
-    """Options of the layers that these factories make in the block."""
+    """Override options of the layers that these factories construct in the block."""
     factories = tuple(functions) if isinstance(functions, (list, tuple)) else (functions,)
     _blocks.extend((factory, options) for factory in factories)
     try:
@@ -57,10 +62,10 @@ def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
 
 
 def get_default_override(function: Any, **option: Any) -> Any:
-    """The value of one option for a factory: as given, or by the innermost block, or the default.
+    """Return the value of an option: as passed, else from the innermost block, else the default.
 
     Raises:
-        TypeError: not one option.
+        TypeError: not exactly one option.
     """
     if len(option) != 1:
         raise TypeError(f"expected one option, got {len(option)}")
@@ -71,6 +76,24 @@ def get_default_override(function: Any, **option: Any) -> Any:
         if factory in (None, function) and name in options:
             return options[name]
     return value.value
+
+
+def overridable(factory: _Factory) -> _Factory:
+    """Decorate a factory, so that its body sees values in place of marked defaults."""
+    parameters = inspect.signature(factory).parameters
+    marked = {name: p.default for name, p in parameters.items() if is_default_override(p.default)}
+
+    @functools.wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        def chosen(name: str, value: Any) -> Any:
+            return get_default_override(made, **{name: value}) if is_default_override(value) else value
+
+        given = [chosen(name, value) for name, value in zip(parameters, args, strict=False)]
+        left = {name: default for name, default in marked.items() if name not in list(parameters)[: len(args)]}
+        options = {name: chosen(name, value) for name, value in {**left, **kwargs}.items()}
+        return factory(*given, *args[len(given) :], **options)
+
+    return cast(_Factory, made)
 
 
 def __getattr__(name: str) -> Any:

@@ -42,7 +42,7 @@ class Initializer:
         draw: ``draw(flat, fan_in, fan_out, seed)`` fills a torch tensor of one axis in place.
         output_rank: how many of the last axes are outputs; negative: of the first ones, as convolution kernels have it.
         filter_rank: how many axes, from the end, are a window of a convolution.
-        seed: of a generator of its own at each fill; None: each parameter takes one when it is made.
+        seed: seed of the generator at each fill; None: each parameter takes one when it is constructed.
         dtype: name of the element type to compute in.
     """
 

@@ -1,7 +1,7 @@
-"""`cntk.variables`: what functions are applied to. Inputs, placeholders, parameters, constants, outputs; and records.
+"""`cntk.variables`: operands of functions (inputs, placeholders, parameters, constants, outputs) and records.
 
-A variable is a view of a node of the graph: two of the same node are equal. A parameter's tensor is a
-`torch.nn.Parameter`, made at its first use; importing this needs NumPy alone.
+A variable is a view of a node of the graph; two views of one node are equal. A parameter's tensor is a
+`torch.nn.Parameter`, created at its first use. Importing this module needs NumPy alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
+from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import present
 from feedline.cntk.axis import Axis
+from feedline.cntk.initializer import Initializer
 from feedline.networks import Node, Weights
 from feedline.networks.node import input_node, parameter_node, placeholder_node
 
@@ -23,10 +25,10 @@ __all__ = ["Constant", "Parameter", "Record", "Variable"]
 
 
 class Record(dict[str, Any]):
-    """A dictionary made by keywords, whose values are attributes too.
+    """An immutable dictionary from keywords, whose values are attributes too.
 
     Raises:
-        AttributeError: an attribute that is not there, or one that is assigned: records do not change.
+        AttributeError: a missing attribute, or an assignment.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -42,110 +44,20 @@ class Record(dict[str, Any]):
         raise AttributeError(f"expected a record to stay as it is, got an assignment to '{name}'; use updated_with")
 
     def updated_with(self, **values: Any) -> Record:
-        """A new record in which ``values`` stand instead or besides."""
+        """Return a new record with ``values`` replaced or added."""
         return Record(**{**self, **values})
 
 
-class Operand:
-    """Arithmetic and slicing, of variables and functions alike."""
-
-    @property
-    def node(self) -> Node:
-        """In the graph."""
-        raise NotImplementedError
-
-    # NumPy arrays on the left must leave the operation to us.
-    __array_ufunc__ = None
-
-    def __add__(self, other: Any) -> Any:
-        return _ops().plus(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _ops().plus(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _ops().minus(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _ops().minus(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _ops().element_times(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _ops().element_times(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _ops().element_divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _ops().element_divide(other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return _ops().times(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _ops().times(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return _ops().pow(self, other)
-
-    def __neg__(self) -> Any:
-        return _ops().negate(self)
-
-    def __abs__(self) -> Any:
-        return _ops().abs(self)
-
-    def __lt__(self, other: Any) -> Any:
-        return _ops().less(self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _ops().less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _ops().greater(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return _ops().greater_equal(self, other)
-
-    def __getitem__(self, key: Any) -> Any:
-        """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
-        keys = key if isinstance(key, tuple) else (key,)
-        # Behind an ellipsis axes are counted from the last: how many there are need not be known yet.
-        at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
-        numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
-        parts: list[tuple[int, int, int, int]] = []
-        for axis, part in numbered:
-            if isinstance(part, (int, np.integer)):
-                parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
-            elif isinstance(part, slice):
-                if part != slice(None):
-                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
-            else:
-                raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
-        return _ops().slice(self, *map(list, zip(*parts, strict=True))) if parts else self
-
-    # Iteration would try numbers without end, as __getitem__ makes it look like a sequence.
-    __iter__ = None
-
-
-def _ops() -> Any:
-    from feedline.cntk import ops
-
-    return ops
-
-
 class Variable(Operand):
-    """Something a function is applied to, or gives.
+    """An operand or an output of a function.
 
     Args:
-        shape: of one sample.
+        shape: shape of one sample.
         dtype: element type.
-        needs_gradient: gradients with respect to it may be asked for.
-        is_sparse: it is fed sparse samples.
-        dynamic_axes: of its data.
-        name: its name.
-
+        needs_gradient: whether `Function.grad` differentiates with respect to it by default.
+        is_sparse: whether its samples are sparse.
+        dynamic_axes: dynamic axes of its data.
+        name: name of the variable.
     """
 
     def __init__(
@@ -166,14 +78,14 @@ class Variable(Operand):
 
     @property
     def node(self) -> Node:
-        """In the graph."""
+        """Its node in the graph."""
         if self._seen != replacements():
             (self._node,), self._seen = present([self._node]), replacements()
         return self._node
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample; -1 where it is to be inferred.
+        """Shape of one sample; -1 where it is to be inferred.
 
         Raises:
             ValueError: it depends on a placeholder.
@@ -187,12 +99,12 @@ class Variable(Operand):
 
     @property
     def dynamic_axes(self) -> tuple[Axis, ...]:
-        """Batch and sequences."""
+        """Axes of the batch and of sequences."""
         return axes_of(self.node)
 
     @property
     def name(self) -> str:
-        """As given."""
+        """Name of the variable."""
         return self.node.name
 
     @property
@@ -202,27 +114,27 @@ class Variable(Operand):
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether gradients with respect to it may be asked for."""
+        """Whether `Function.grad` differentiates with respect to it by default."""
         return self._needs_gradient or self.is_parameter
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it is fed sparse samples."""
+        """Whether its samples are sparse."""
         return self.node.sparse
 
     @property
     def is_input(self) -> bool:
-        """Whether it is fed."""
+        """Whether it is an input."""
         return self.node.op == "input"
 
     @property
     def is_placeholder(self) -> bool:
-        """Whether it stands for something yet unknown."""
+        """Whether it is a placeholder."""
         return self.node.op == "placeholder"
 
     @property
     def is_parameter(self) -> bool:
-        """Whether learners may update it."""
+        """Whether it is a parameter."""
         return self.node.op == "parameter"
 
     @property
@@ -232,15 +144,13 @@ class Variable(Operand):
 
     @property
     def is_output(self) -> bool:
-        """Whether a function gives it."""
+        """Whether it is the output of a function."""
         return not self.node.is_leaf
 
     @property
     def owner(self) -> Any:
-        """The function that gives it; None for a leaf."""
-        from feedline.cntk.ops._function import Function
-
-        return None if self.node.is_leaf else Function.of([self.node])
+        """The function that computes it; None for a leaf."""
+        return None if self.node.is_leaf else registered("operand_of")(self.node)
 
     @property
     def type(self) -> Any:
@@ -249,14 +159,14 @@ class Variable(Operand):
         return Record(shape=self.shape, dtype=self.dtype, is_sparse=self.is_sparse, dynamic_axes=axes)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function that gives it."""
+        """Call the function that computes it."""
         return self.owner(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
         return self.node is other.node if isinstance(other, Variable) else NotImplemented
 
     def __hash__(self) -> int:
-        # Stays when placeholders below it are replaced.
+        # Constant while placeholders below it are replaced.
         return hash(self._node.uid)
 
     def __repr__(self) -> str:
@@ -267,7 +177,7 @@ class Variable(Operand):
 
 
 class _Weighted(Variable):
-    """A leaf with a tensor."""
+    """A leaf that has a tensor."""
 
     def _weights(self) -> Weights:
         weights = self.node.weights
@@ -276,7 +186,7 @@ class _Weighted(Variable):
 
     @property
     def tensor(self) -> Any:
-        """The `torch.nn.Parameter`, filled now if it was not; learners update it in place."""
+        """The `torch.nn.Parameter`, initialized at its first use; learners update it in place."""
         from feedline.networks.compile import tensor_of
 
         return tensor_of(self._weights())
@@ -289,7 +199,7 @@ class _Weighted(Variable):
 
     @value.setter
     def value(self, value: Any) -> None:  # the getter says it
-        """Take a number or an array, (*shape); a shape that is to be inferred is then that of the array."""
+        """Set it to a number or an array, (*shape), which also settles a shape that is to be inferred."""
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
@@ -302,7 +212,7 @@ class _Weighted(Variable):
             self.tensor.copy_(tensor.reshape(self.shape) if tensor.numel() > 1 else tensor)
 
     def asarray(self) -> NDArray[Any]:
-        """As `value`."""
+        """Same as `value`."""
         return self.value
 
 
@@ -310,14 +220,14 @@ class Parameter(_Weighted):
     """A tensor that learners update.
 
     Args:
-        shape: -1 where its first use tells; None: that of ``init``.
+        shape: shape, -1 where its first use decides; None: that of ``init``.
         init: a number, an array, or an initializer of `cntk.initializer`.
-        dtype: float32, float64 or float16; None: what `default_options` says, or float32, also of an array of another.
-        device: where it is wanted; networks move it.
-        name: its name.
+        dtype: float32, float64 or float16; None: the dtype of `default_options`, or float32, whatever ``init`` has.
+        device: accepted for compatibility; networks move the tensor.
+        name: name of the parameter.
 
     Raises:
-        ValueError: neither a shape nor an array.
+        ValueError: neither a shape nor an initial value.
     """
 
     def __init__(
@@ -327,14 +237,14 @@ class Parameter(_Weighted):
 
 
 class Constant(_Weighted):
-    """A tensor that stays.
+    """A tensor that learners leave alone.
 
     Args:
         value: a number or an array.
-        shape: that a number is repeated to.
-        dtype: as for parameters.
-        device: where it is wanted; networks move it.
-        name: its name.
+        shape: shape to broadcast ``value`` to.
+        dtype: element type, as for parameters.
+        device: accepted for compatibility; networks move the tensor.
+        name: name of the constant.
     """
 
     def __init__(
@@ -344,14 +254,12 @@ class Constant(_Weighted):
 
 
 def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Node:
-    from feedline.cntk.initializer import Initializer
-
     if isinstance(init, Initializer):
         if shape is None:
             raise ValueError("expected a shape with an initializer, got none")
         fill: Any = init.seeded(default_dtype_name(dtype))
     else:
-        # A copy: the tensor is filled later, and what the script does to its array until then is its own.
+        # A copy: the tensor is initialized later, and the script may change its array until then.
         given = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
         if init is None and shape is None:
             raise ValueError("expected a shape or an initial value, got neither")
@@ -365,14 +273,14 @@ def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Nod
 
 
 def own_dtype(value: Any, dtype: Any) -> Any:
-    """The element type of `parameter` and `constant`: that of an array of floating point numbers, or float32."""
+    """Return the element type of `parameter` and `constant`: that of a floating point array, else float32."""
     if dtype is not None:
         return dtype
     return value.dtype if isinstance(value, np.ndarray) and value.dtype.kind == "f" else np.float32
 
 
 def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
-    """A variable of the kind that the node is."""
+    """Return a variable of the node's kind."""
     kind: type[Variable] = {"parameter": Parameter, "constant": Constant}.get(node.op, Variable)
     variable = kind.__new__(kind)
     variable._take(node, needs_gradient)
@@ -380,7 +288,7 @@ def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
 
 
 def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
-    """A variable that stands for what will be known later."""
+    """Return a variable that is to be replaced by another."""
     known = None if dynamic_axes is None or _unknown(dynamic_axes) else axis_names(_listed(dynamic_axes))
     return variable_of(placeholder_node(None if shape is None else dims(shape), known, name))
 

@@ -1,6 +1,6 @@
-"""What is a batch? Streams and schemas, values, chunks, minibatches and the clock they carry.
+"""What a batch is: streams and schemas, values, chunks, minibatches and the clock they carry.
 
-Imports NumPy only; frameworks come in through the exporters that `feedline.interop` registers.
+Imports only NumPy; frameworks come in through the exporters that `feedline.interop` registers.
 """
 
 from feedline.data.chunk import Chunk

@@ -1,10 +1,10 @@
 """A chunk: sequences read and shuffled together, one value per stream.
 
-What a deserializer returns and what minibatches are gathered from. A chunk may hold sequences that could not
-be read; they keep their place, have no samples, and say why.
+Deserializers return chunks, and minibatches are gathered from them. A chunk may hold sequences that could not be read;
+they keep their place, have no samples, and record why.
 
-The values of a chunk may be views of mapped files. Reading those directly is as fast as memory, and ends the process
-if a file is cut meanwhile; `Chunk.take` and `Chunk.pieces` copy, and raise a DataError then.
+The values of a chunk may be views of mapped files. Reading them directly is as fast as memory, but ends the process
+if a file is truncated meanwhile; `Chunk.take` and `Chunk.pieces` copy, and raise a DataError in that case.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Chunk:
     Args:
         schema: the streams.
         values: one `Value` per stream of the schema, all with the same number of sequences.
-        errors: by index in the chunk, why a sequence could not be read. Such a sequence keeps its place; what
-            its values hold is never delivered.
-        seals: for values that are views of mapped files: the last 8 bytes of each file, uint8 (8,), which are not all
-            zero. Whoever copies from the chunk looks at them afterwards, as a file that is cut in the middle of a page
-            reads as zeros to the end of that page.
+        errors: by index in the chunk, why a sequence could not be read. Such a sequence keeps its place; its
+            values are never delivered.
+        seals: for values that are views of mapped files: the last 8 bytes of each file, uint8 (8,), not all zero.
+            They are checked after each copy from the chunk, as a file truncated in the middle of a page reads as
+            zeros to the end of that page.
 
     Raises:
-        SchemaError: a stream is missing or too many, has another dtype, shape or kind than declared, or the
+        SchemaError: a stream is missing or unexpected, has another dtype, shape or kind than declared, or the
             streams disagree on the number of sequences.
     """
 
@@ -67,7 +67,7 @@ class Chunk:
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
-        """bool (num_sequences,), False for an unreadable sequence; None if all are good."""
+        """bool (num_sequences,), False for an unreadable sequence; None if all are readable."""
         if not self.errors:
             return None
         valid = np.ones(self.num_sequences, np.bool_)
@@ -88,18 +88,18 @@ class Chunk:
         return sum(value.nbytes for value in self.values.values())
 
     def take(self, which: NDArray[np.int64]) -> Chunk:
-        """A new chunk with the sequences at the indices ``which``, in that order; copies.
+        """Copy the sequences at the indices ``which``, in that order, into a new chunk.
 
         A sequence with impossible entries (sparse indices out of range) is unreadable in the new chunk.
 
         Raises:
-            DataError: a mapped file was cut, or its disk fails.
+            DataError: a mapped file was truncated, or its disk fails.
             IndexError: an index outside ``0 <= index < num_sequences``.
         """
         return self._taken(self._gatherer(), which)
 
     def pieces(self, nbytes: int) -> Iterator[Chunk]:
-        """All sequences in order as copies of about ``nbytes`` each, as `take` makes them."""
+        """Yield all sequences in order, as copies of about ``nbytes`` each, made as by `take`."""
         step = max(1, self.num_sequences * nbytes // max(1, self.nbytes))
         gatherer = self._gatherer() if self.num_sequences else None
         for start in range(0, self.num_sequences, step):
@@ -121,7 +121,7 @@ class Chunk:
         return Chunk(self.schema, values_of(self.schema, arrays), errors)
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """The sequences ``start:stop`` as a chunk over the same arrays."""
+        """Return the sequences ``start:stop`` as a chunk over the same arrays."""
         values = {name: value.slice(start, stop) for name, value in self.values.items()}
         errors = {i - start: error for i, error in self.errors.items() if start <= i < stop}
         return Chunk(self.schema, values, errors, seals=self.seals)
@@ -143,12 +143,12 @@ class Chunk:
 
 
 def gatherer_of(schema: Schema) -> _native.Gatherer:
-    """What copies sequences out of chunks of a schema, and checks every entry that could be impossible."""
+    """Return a gatherer that copies sequences out of chunks of a schema, and checks every entry that may be invalid."""
     return _native.Gatherer([stream.size if stream.sparse else None for stream in schema.values()], bools=True)
 
 
 def values_of(schema: Schema, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
-    """The values of the arrays that such a gatherer returns."""
+    """Return the arrays of such a gatherer as values."""
     values: dict[str, Value] = {}
     for (name, stream), parts in zip(schema.items(), arrays, strict=True):
         if stream.sparse:
@@ -160,7 +160,7 @@ def values_of(schema: Schema, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Va
 
 
 def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
-    """Let sequences of ``chunk`` be gathered from ``slot``.
+    """Register ``chunk`` as ``slot``, for its sequences to be gathered.
 
     Raises:
         DataError: a file that the chunk is mapped from has changed since its offsets were checked.

@@ -1,4 +1,4 @@
-"""The clock: where a feed stands, and spans along its axis.
+"""The clock: the position of a feed, and spans along its axis.
 
 The axis is the delivered order of sequences, sweep after sweep, without end. A position names the next
 sequence and carries two counters that grow along the axis: samples (what minibatch budgets count) and label
@@ -20,8 +20,8 @@ class Position(NamedTuple):
     Attributes:
         sweep: pass over the data, from 0.
         ordinal: place of the sequence in the order of its sweep (or of its window, see ``window``).
-        samples: samples delivered since the start of the axis, over all ranks; -1 after a bare seek to a
-            place whose count is not known without reading.
+        samples: samples delivered since the start of the axis, over all ranks; -1 after a seek to a place
+            whose count is not known without reading.
         label_samples: label samples counted since the start of the axis, over all ranks.
         window: number of the shuffle window within the sweep, for corpora whose chunk sizes are unknown
             before reading; None otherwise.
@@ -49,7 +49,7 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """So many samples, minibatches or sweeps; made by `samples`, `minibatches` and `sweeps`."""
+    """A number of samples, minibatches or sweeps; made by `samples`, `minibatches` and `sweeps`."""
 
     count: int
     unit: Unit

@@ -1,9 +1,9 @@
-"""What may be wrong with the memory that sequences are copied from, as errors that name the file.
+"""Faults in the memory that sequences are copied from, as errors that name the file.
 
-Copies run natively and find three things, which they tell as addresses: memory that cannot be read, since the file
-that it is mapped from was cut or its disk fails; bounds that have changed since they were checked; and entries that
-no stream can hold. Which file an address belongs to is looked up in the table of this process's maps, so it is known
-for any map, the user's too, and costs nothing until something is wrong.
+Copies run natively and report three faults, by address: memory that cannot be read, because the file that it is mapped
+from was truncated or its disk fails; bounds that have changed since they were checked; and entries that no stream can
+hold. The file of an address is looked up in the table of this process's maps. That works for any map, including the
+user's, and costs nothing until something is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def locate(address: int) -> Place | None:
 
 
 def unreadable(address: int) -> DataError:
-    """Memory that could not be read: a page that is no longer in its file, or that its disk did not give."""
+    """Return the error for memory that could not be read: a page no longer in its file, or lost by its disk."""
     place = locate(address)
     if place is None:
         return DataError(
@@ -45,7 +45,7 @@ def unreadable(address: int) -> DataError:
 
 
 def cut(address: int) -> DataError:
-    """Memory that its file, as it is by now, no longer holds."""
+    """Return the error for memory that its file no longer holds."""
     place = locate(address)
     what = "expected a file that stays as it is while it is mapped"
     if place is None:
@@ -61,7 +61,7 @@ def cut(address: int) -> DataError:
 
 
 def changed(address: int) -> DataError:
-    """Bounds of sequences or rows that fall, or pass the end, and did not when their chunk was read."""
+    """Return the error for bounds that decrease or exceed the end, and did not when their chunk was read."""
     place = locate(address)
     what = (
         "expected offsets as they were when their chunk was read, and less than 2**63 rows in all; "
@@ -78,11 +78,11 @@ class BadEntry(NamedTuple):
     """An entry that its stream cannot hold.
 
     Attributes:
-        place: of its sequence among those copied.
+        place: place of its sequence among those copied.
         stream: number of the stream.
-        entry: what was found.
-        classes: of a sparse stream, whose indices are below; None: it is a byte of a stream of bools.
-        address: where it was copied from.
+        entry: the entry.
+        classes: number of classes, which limits indices of a sparse stream; None: a byte of a stream of bools.
+        address: address that it was copied from.
     """
 
     place: int
@@ -97,11 +97,11 @@ class BadEntry(NamedTuple):
 
 
 class BadEntriesError(DataError):
-    """Sequences were copied that hold impossible entries.
+    """The copied sequences hold invalid entries.
 
     Attributes:
-        arrays: the copy as it was asked for, with 0 in the place of every such entry.
-        entries: the first one of each sequence and stream.
+        arrays: the copy as requested, with 0 in place of every such entry.
+        entries: the first invalid entry of each sequence and stream.
     """
 
     def __init__(self, arrays: list[tuple[Any, ...]], entries: Iterable[tuple[Any, ...]]) -> None:
@@ -116,12 +116,12 @@ class BadEntriesError(DataError):
         )
 
     def errors(self, names: Sequence[str], ordinals: Sequence[int] | None, path: str | None) -> dict[int, DataError]:
-        """Why sequences cannot be used, by their place among those copied.
+        """Return why sequences cannot be used, by their place among those copied.
 
         Args:
-            names: of the streams.
+            names: names of the streams.
             ordinals: index in the corpus of each sequence, where it is known.
-            path: what to name where the entries lie in no file.
+            path: name for entries that are in no file.
         """
         maps, found = Maps(), dict[int, DataError]()
         for entry in self.entries:
@@ -149,5 +149,5 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 def _size(path: str) -> int | None:
     try:
         return os.stat(path).st_size
-    except OSError:  # gone, as the name of a deleted file that maps still hold
+    except OSError:  # deleted, but still mapped
         return None

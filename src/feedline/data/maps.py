@@ -1,6 +1,6 @@
-"""Which files are mapped where, looked up in the kernel's table of this process's maps.
+"""Mapped files and their addresses, from the kernel's table of this process's maps.
 
-So it is known for any map, the user's too, whoever made it. A look costs some tenths of a millisecond; nothing is kept.
+The table covers every map, including the user's. A look-up costs some tenths of a millisecond; nothing is cached.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Place(NamedTuple):
 
 
 class MappedRange(NamedTuple):
-    """The part of a file that is mapped in one piece, shared with everybody who maps or reads the file.
+    """The part of a file that is mapped in one piece, shared with every process that maps or reads the file.
 
     Attributes:
-        path: where the file is.
-        size: where the mapped part ends; its whole size if it is mapped to its end.
-        first: the byte with which the mapped part begins.
-        address: where byte 0 is mapped, or would be.
+        path: path of the file.
+        size: end of the mapped part; the file's size if it is mapped to its end.
+        first: first mapped byte.
+        address: address at which byte 0 is mapped, or would be.
         identity: (device, inode).
     """
 
@@ -51,13 +51,13 @@ class Maps:
     """The files that are mapped now.
 
     Args:
-        shared: look at those alone whose memory is shared with the file, of which a process has few.
+        shared: consider only maps that share memory with the file, of which a process has few.
     """
 
     def __init__(self, shared: bool = False) -> None:
         self._entries: list[_Entry] = []
         with (
-            contextlib.suppress(OSError),  # nobody can tell, then
+            contextlib.suppress(OSError),  # unknown, then
             open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
         ):
             for line in file:
@@ -79,18 +79,18 @@ class Maps:
         return None
 
     def range_at(self, address: int, count: int) -> MappedRange | None:
-        """The mapped part of a regular file that holds ``count`` bytes at ``address``.
+        """Return the mapped part of a regular file that holds ``count`` bytes at ``address``.
 
         Returns:
-            None where there is none: the memory is in no file, its file was deleted or cannot be looked at, or it is
-            the process's own copy, whose bytes need not be those of the file.
+            None where there is none: the memory belongs to no file, its file was deleted or cannot be inspected, or it
+            is the process's private copy, whose bytes may differ from the file's.
         """
         found = [entry for entry in self._entries if entry.first <= address < entry.last]
         if not found or not found[0].shared or found[0].path.endswith(_DELETED):
             return None
         entry = found[0]
         base = entry.first - entry.offset
-        # One map may stand in the table in parts, as advice was given for some of it.
+        # The table may list one map in parts, after madvise on some of it.
         same = [e for e in self._entries if e.path == entry.path and e.first - e.offset == base and e.shared]
         same.sort()
         at = same.index(entry)

@@ -1,6 +1,6 @@
-"""A minibatch: the chosen sequences, one value per stream, and where on the axis they stand.
+"""A minibatch: the chosen sequences, one value per stream, and their position on the axis.
 
-Thin: it holds what one gather returned. Making one costs about a microsecond.
+A thin wrapper of what one gather returned. Creating one costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Minibatch(Mapping[str, Value]):
     """A mapping from stream name to `Value`, for this rank's part of one global minibatch.
 
     It is false only when the source has ended. A rank's part may be empty (``num_sequences == 0``) and is
-    still true, so that all ranks step equally often.
+    still true, so that all ranks make the same number of steps.
 
     Attributes:
         schema: the streams.
@@ -29,12 +29,12 @@ class Minibatch(Mapping[str, Value]):
         num_samples: samples in this part, as the minibatch budget counts them. A skipped sequence counts
             with its indexed length on the axis, but not here.
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
-        position: of the first sequence of the global minibatch.
+        position: position of the first sequence of the global minibatch.
         sweep_end: the global minibatch contains the last sequence of a sweep; the same on every rank.
-        lanes: int64 (num_sequences,), with ``truncation_length``: which lane delivers each piece of a sequence.
-            A learner carries its state over from the piece before in the same lane. None where sequences are whole.
-        begins: bool (num_sequences,), with ``truncation_length``: the piece starts its sequence, so the state of
-            its lane is to be reset before it. None where sequences are whole.
+        lanes: int64 (num_sequences,), with ``truncation_length``: the lane of each piece of a sequence.
+            A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
+        begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
+            the state of its lane must be reset first. None for whole sequences.
         tensors: torch tensors by stream, on the device that ``minibatches(..., device=)`` named; None without one.
     """
 
@@ -81,7 +81,7 @@ class Minibatch(Mapping[str, Value]):
 
     @classmethod
     def end(cls, schema: Schema, position: Position) -> Minibatch:
-        """What a source returns after its last minibatch: false, without streams."""
+        """Return the minibatch that marks the end of a source: false, without streams."""
         return cls(schema, {}, np.empty(0, np.int64), 0, 0, position, False, ended=True)
 
     def __bool__(self) -> bool:
@@ -102,9 +102,9 @@ class Minibatch(Mapping[str, Value]):
         return len(self.values_by_name)
 
     def parts(self, budget: int) -> Iterator[Minibatch]:
-        """This minibatch in pieces of whole sequences of at most ``budget`` samples each (or one longer sequence).
+        """Split this minibatch into parts of at most ``budget`` samples (or one longer sequence), in whole sequences.
 
-        The pieces share memory with the whole, and stand at its position; the last one alone ends a sweep.
+        The parts share memory and position with the whole; only the last one can end a sweep.
 
         Raises:
             ValueError: a budget below 1.
@@ -135,7 +135,7 @@ class Minibatch(Mapping[str, Value]):
             a = b
 
     def __eq__(self, other: object) -> bool:
-        """Same sequences (or pieces in the same lanes), same bytes, same place on the axis."""
+        """Compare sequences (or pieces and their lanes), bytes and position on the axis."""
         if not isinstance(other, Minibatch):
             return NotImplemented
         return (

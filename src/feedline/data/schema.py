@@ -1,7 +1,7 @@
 """Streams and schemas: what a source delivers, declared before any byte is read.
 
-A stream is one named input. A schema is the ordered set of streams of a source, and its digest stands in
-every saved state, so that a state cannot be loaded into a source that delivers something else.
+A stream is one named input. A schema is the ordered set of streams of a source. Its digest is part of every saved
+state, so that a state cannot be loaded into a source that delivers something else.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Stream:
     """One named input.
 
     Args:
-        shape: shape of one sample; an int stands for a vector of that many values, ``()`` for a scalar.
+        shape: shape of one sample; an int declares a vector of that many values, ``()`` for a scalar.
         dtype: element type, as NumPy names it.
         sparse: samples are sparse vectors; ``shape`` then has exactly one dimension.
-        field: the name in the data, if it differs from the stream's own.
+        field: the name in the data, if it differs from the stream's.
         defines_size: this stream's length, not the longest one's, counts against the minibatch budget.
-            At most one stream of a schema may say so.
+            At most one stream of a schema may set it.
 
     Raises:
         ValueError: a negative dimension, or a sparse stream that is not a vector.
-        TypeError: a dtype of no fixed size.
+        TypeError: a dtype without a fixed size.
     """
 
     shape: tuple[int, ...] = ()
@@ -90,8 +90,8 @@ class Schema(Mapping[str, Stream]):
     """The ordered, immutable set of streams of a source; a mapping from stream name to `Stream`.
 
     Raises:
-        SchemaError: no stream at all, a name that is not a non-empty string, or two streams that define
-            the minibatch size.
+        SchemaError: no streams, a name that is not a non-empty string, or two streams that define the
+            minibatch size.
     """
 
     streams: Mapping[str, Stream]
@@ -141,7 +141,7 @@ class Schema(Mapping[str, Stream]):
 
     @property
     def digest(self) -> str:
-        """32 hex digits that stand for names, order, shapes, dtypes and kinds of the streams.
+        """32 hex digits that identify names, order, shapes, dtypes and kinds of the streams.
 
         Fields are left out: renaming a column of the data does not change what is delivered.
         """

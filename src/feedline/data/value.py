@@ -1,9 +1,8 @@
-"""A value: the rows of one stream, and the offsets that part them into sequences.
+"""A value: the rows of one stream, and the offsets that split them into sequences.
 
 Dense rows are one array ``(num_samples, *shape)``; sparse rows are CSR arrays. ``offsets[i]:offsets[i + 1]``
-are the rows of sequence ``i``; a value whose sequences all have one sample keeps no offsets at all, so that
-plain samples cost nothing extra. Nothing is copied until asked for: views come out of `sequences`, copies out
-of `padded` and `dense`.
+are the rows of sequence ``i``; a value whose sequences all have one sample keeps no offsets, so that plain
+samples cost nothing extra. Nothing is copied needlessly: `sequences` returns views, `padded` and `dense` return copies.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from feedline.errors import DataError, SchemaError
 if TYPE_CHECKING:
     import scipy.sparse
 
-# Frameworks by name: "torch" -> "feedline.interop.torch:export". Filled by `feedline/__init__`, imported at the
-# first use, so that this module names nothing above it and NumPy users never pay for a framework.
+# Exporters by framework: "torch" -> "feedline.interop.torch:export". Filled by `feedline/__init__`, imported on first
+# use, so that this module names nothing above it and NumPy users never pay for a framework.
 _EXPORTERS: dict[str, str | Callable[..., Any]] = {}
 
 
@@ -71,15 +70,15 @@ class Value(abc.ABC):
     is_sparse: bool
     num_samples: int
 
-    # ---- making one -------------------------------------------------------------------------------
+    # ---- constructors -------------------------------------------------------------------------------
 
     @staticmethod
     def from_dense(rows: ArrayLike, offsets: ArrayLike | None = None) -> DenseValue:
-        """A dense value over ``rows`` (num_samples, *shape), not copied.
+        """Return a dense value over ``rows`` (num_samples, *shape), not copied.
 
         Args:
-            rows: one row a sample.
-            offsets: int64 (num_sequences + 1,) from 0 to num_samples, never falling; None: a row a sequence.
+            rows: one row per sample.
+            offsets: int64 (num_sequences + 1,) from 0 to num_samples, never decreasing; None: one row per sequence.
         """
         rows = unmasked(rows)
         if rows.ndim == 0:
@@ -94,7 +93,7 @@ class Value(abc.ABC):
         classes: int,
         offsets: ArrayLike | None = None,
     ) -> SparseValue:
-        """A sparse value over CSR arrays, one row a sample, ``classes`` columns; not copied where dtypes fit.
+        """Return a sparse value over CSR arrays, one row per sample, ``classes`` columns; not copied where dtypes fit.
 
         Raises:
             ValueError: arrays that contradict each other, or an index outside ``0 <= index < classes``.
@@ -115,16 +114,16 @@ class Value(abc.ABC):
 
     @staticmethod
     def from_scipy(matrix: Any, offsets: ArrayLike | None = None) -> SparseValue:
-        """A sparse value over a SciPy sparse matrix or array, one row a sample."""
+        """Return a sparse value over a SciPy sparse matrix or array, one row per sample."""
         csr = matrix.tocsr()
         return Value.from_csr(csr.indptr, csr.indices, csr.data, csr.shape[1], offsets)
 
     @staticmethod
     def from_sequences(sequences: Sequence[ArrayLike], dtype: DTypeLike | None = None) -> Value:
-        """A value from one array ``(length, *shape)`` (or SciPy sparse matrix) per sequence; copies.
+        """Copy one array ``(length, *shape)`` (or SciPy sparse matrix) per sequence into a value.
 
         Raises:
-            ValueError: no sequence at all, or sequences that disagree on the shape of a sample.
+            ValueError: no sequences, or sequences that disagree on the shape of a sample.
         """
         if len(sequences) == 0:
             raise ValueError("expected at least one sequence: the shape of a sample cannot be told from none")
@@ -153,10 +152,10 @@ class Value(abc.ABC):
 
     @staticmethod
     def one_hot(indices: Any, classes: int, dtype: DTypeLike = np.float32) -> SparseValue:
-        """A sparse value of one-hot samples.
+        """Return a sparse value of one-hot samples.
 
         Args:
-            indices: a flat sequence of class indices (one sample a sequence), or one sequence of class indices
+            indices: a flat sequence of class indices (one sample per sequence), or one sequence of class indices
                 per sequence.
             classes: number of columns.
             dtype: element type.
@@ -186,7 +185,7 @@ class Value(abc.ABC):
 
     @staticmethod
     def empty(stream: Stream, ragged: bool = False) -> Value:
-        """A value of no sequences as ``stream`` declares; ``ragged``: with offsets, as sequences have."""
+        """Return a value without sequences as ``stream`` declares; with offsets if ``ragged``."""
         offsets = np.zeros(1, np.int64) if ragged else None
         if stream.sparse:
             none = np.empty(0, stream.dtype)
@@ -216,7 +215,7 @@ class Value(abc.ABC):
 
     @property
     def one_sample_each(self) -> bool:
-        """Whether every sequence has exactly one sample, known without looking at the lengths."""
+        """Whether every sequence has exactly one sample, known without computing the lengths."""
         return self._offsets is None
 
     @property
@@ -232,14 +231,14 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def sequences(self) -> list[Any]:
-        """One item a sequence, without copying: arrays ``(length, *shape)``, or sparse `Value` objects."""
+        """Return one item per sequence, without copying: arrays ``(length, *shape)``, or sparse `Value` objects."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.sequences())
 
     @abc.abstractmethod
     def select(self, which: ArrayLike) -> Value:
-        """A new value with the sequences at the indices ``which``, in that order; copies.
+        """Copy the sequences at the indices ``which``, in that order, into a new value.
 
         Raises:
             IndexError: an index outside ``0 <= index < num_sequences``.
@@ -247,7 +246,7 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def slice(self, start: int, stop: int) -> Value:
-        """The sequences ``start:stop`` as a value over the same rows; only offsets are copied.
+        """Return the sequences ``start:stop`` as a value over the same rows; only offsets are copied.
 
         A value with offsets keeps them, even where all chosen sequences have one sample, so that a part has
         the layout of the whole.
@@ -255,11 +254,11 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def dense(self) -> DenseValue:
-        """The same value with dense rows; itself if it is dense. Duplicate sparse indices add up."""
+        """Return the value with dense rows; itself if it is dense. Duplicate sparse indices are summed."""
 
     @abc.abstractmethod
     def class_indices(self) -> DenseValue:
-        """The class of each one-hot sample of a sparse value, as a dense int64 value of shape ().
+        """Return the class of each one-hot sample of a sparse value, as a dense int64 value of shape ().
 
         Raises:
             TypeError: the value is dense.
@@ -267,15 +266,15 @@ class Value(abc.ABC):
         """
 
     def padded(self, fill: Any = 0, length: int | None = None) -> NDArray[Any]:
-        """All sequences in one array, short ones filled up; sparse values come out dense.
+        """Return all sequences in one array, short ones padded; sparse values become dense.
 
         Args:
-            fill: what stands where a sequence has no sample.
+            fill: value where a sequence has no sample.
             length: padded length; None: the longest sequence's.
 
         Returns:
             ``(num_sequences, length, *shape)``, or ``(num_sequences, *shape)`` without a copy when every
-            sequence has one sample and no ``length`` is asked for.
+            sequence has one sample and ``length`` is None.
 
         Raises:
             ValueError: ``length`` is shorter than the longest sequence.
@@ -289,18 +288,18 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """A SciPy CSR matrix (num_samples, size), sharing memory where the value is sparse."""
+        """Return a SciPy CSR matrix (num_samples, size), sharing memory where the value is sparse."""
 
     def torch(self, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Any:
-        """As a torch tensor, without a copy on the CPU where the layout allows.
+        """Return a torch tensor, without a copy on the CPU where the layout allows.
 
         Args:
-            device: where to put it; None: the CPU.
+            device: device of the tensor; None: the CPU.
             layout: ``"padded"`` (num_sequences, longest, *shape), zeros where there is no sample, or
                 (num_sequences, *shape) when every sequence has one sample; ``"packed"`` (num_samples, *shape),
                 sequences one after the other (see `offsets`); ``"nested"`` a jagged nested tensor; ``"csr"`` a
                 sparse CSR tensor (num_samples, size). None: ``"csr"`` for sparse values, else ``"padded"``.
-            pin_memory: put it into page-locked memory first; needs a CUDA device.
+            pin_memory: copy it into page-locked memory first; requires a CUDA device.
 
         Raises:
             ModuleNotFoundError: torch is not installed (``pip install 'feedline[torch]'``).
@@ -308,7 +307,7 @@ class Value(abc.ABC):
         return _exporter("torch")(self, device=device, layout=layout, pin_memory=pin_memory)
 
     def jax(self, device: Any = None) -> Any:
-        """As a JAX array, laid out as `padded`; ``device`` is a JAX device or None for the default one.
+        """Return a JAX array, laid out as `padded`; ``device`` is a JAX device or None for the default one.
 
         Raises:
             ModuleNotFoundError: JAX is not installed (``pip install 'feedline[jax]'``).
@@ -316,7 +315,7 @@ class Value(abc.ABC):
         return _exporter("jax")(self, device=device)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """As `padded` with zeros."""
+        """Return `padded` with zeros."""
         array = self.padded()
         if copy is False and (self.is_sparse or not self.one_sample_each or dtype not in (None, array.dtype)):
             raise ValueError("expected to hand out memory without a copy, but a ragged or sparse value needs one")
@@ -328,7 +327,7 @@ class Value(abc.ABC):
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
 
-    # ---- the rest ---------------------------------------------------------------------------------
+    # ---- description ---------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -337,10 +336,10 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """One line: dtype, counts, shape, kind."""
+        """Describe the value in one line: dtype, counts, shape, kind."""
 
     def check(self, name: str, stream: Stream) -> None:
-        """Compare with a declaration.
+        """Check the value against a declaration.
 
         Raises:
             SchemaError: another kind, shape or dtype than ``stream`` declares.
@@ -356,7 +355,7 @@ class Value(abc.ABC):
         n = self.num_sequences
         if self._offsets is None:
             return f"{n} sample{'s' if n != 1 else ''}"
-        # A copy, as the offsets may be mapped: whatever prints what is at hand, say for a traceback, must survive.
+        # A copy, as the offsets may be mapped: printing the value, say in a traceback, must not end the process.
         try:
             lengths = np.diff(_native.copied(np.ascontiguousarray(self._offsets)))
         except DataError:
@@ -378,8 +377,8 @@ class DenseValue(Value):
     is_sparse = False
 
     def __init__(self, rows: NDArray[Any], offsets: NDArray[np.int64] | None = None) -> None:
-        # Trusted: arrays come checked from `Value.from_dense` or from a kernel. This runs once a stream and
-        # minibatch, so it does nothing else.
+        # Trusted: `Value.from_dense` or a kernel has checked the arrays. This runs once per stream and minibatch,
+        # so it does nothing else.
         self.rows = rows
         self._offsets = offsets
 
@@ -404,34 +403,34 @@ class DenseValue(Value):
         return self.rows.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
 
     def sequences(self) -> list[NDArray[Any]]:
-        """Views ``(length, *shape)``, one a sequence."""
+        """Return views ``(length, *shape)``, one per sequence."""
         if self._offsets is None:
             return list(self.rows[:, None])
         bounds = self._offsets.tolist()
         return [self.rows[a:b] for a, b in itertools.pairwise(bounds)]
 
     def slice(self, start: int, stop: int) -> DenseValue:
-        """The sequences ``start:stop`` as a value over the same rows."""
+        """Return the sequences ``start:stop`` as a value over the same rows."""
         if self._offsets is None:
             return DenseValue(self.rows[start:stop])
         first, last, offsets = _part(self._offsets, start, stop)
         return DenseValue(self.rows[first:last], offsets)
 
     def select(self, which: ArrayLike) -> DenseValue:
-        """A new value with the chosen sequences, in the order of ``which``; copies."""
+        """Copy the chosen sequences, in the order of ``which``, into a new value."""
         ((rows, offsets),) = _gather(self, which)
         return DenseValue(rows, offsets)
 
     def dense(self) -> DenseValue:
-        """Itself."""
+        """Return the value itself."""
         return self
 
     def class_indices(self) -> DenseValue:
-        """Refused: only sparse values are one-hot."""
+        """Raise a TypeError: only sparse values are one-hot."""
         raise TypeError("expected a sparse one-hot value, got a dense one; use .rows.argmax(axis=-1)")
 
     def padded_with_mask(self, fill: Any = 0, length: int | None = None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """`padded` and the mask of real samples, in one pass.
+        """Return `padded` and the mask of real samples, computed in one pass.
 
         Returns:
             ``(num_sequences, length, *shape)`` and bool ``(num_sequences, length)``.
@@ -441,14 +440,14 @@ class DenseValue(Value):
         return padded, mask
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """The rows as a SciPy CSR matrix; zeros are dropped."""
+        """Return the rows as a SciPy CSR matrix; zeros are dropped."""
         return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.padded().__dlpack__(**options)
 
     def __eq__(self, other: object) -> bool:
-        """Same dtype, same sequences, same numbers (NaN equals NaN)."""
+        """Compare dtype, sequences and numbers (NaN equals NaN)."""
         if not isinstance(other, Value):
             return NotImplemented
         return (
@@ -462,14 +461,14 @@ class DenseValue(Value):
     __hash__ = None
 
     def describe(self) -> str:
-        """One line: dtype, counts, shape, kind."""
+        """Describe the value in one line: dtype, counts, shape, kind."""
         return f"{self.dtype.name} {self.shape} dense, {self._counts()}"
 
 
 class SparseValue(Value):
     """A value whose rows are CSR arrays: row i has ``indices[indptr[i]:indptr[i + 1]]`` and its ``values``.
 
-    Indices within a row keep the order of the data and may repeat; a repeated index counts as the sum.
+    Indices within a row keep the order of the data and may repeat; repeated indices are summed.
     """
 
     __slots__ = ("classes", "indices", "indptr", "values")
@@ -513,11 +512,11 @@ class SparseValue(Value):
 
     @property
     def rows(self) -> NDArray[Any]:  # type: ignore[override]
-        """Dense rows; a sparse value has none and says what to use instead."""
+        """Dense rows; raises a TypeError that says what to use instead, as a sparse value has none."""
         raise TypeError("a sparse value has no dense rows: use .indptr/.indices/.values, .to_scipy() or .dense().rows")
 
     def sequences(self) -> list[SparseValue]:
-        """One sparse value of one sequence each, views where NumPy allows."""
+        """Return one sparse value per sequence, as views where NumPy allows."""
         bounds = self.offsets.tolist()
         return [self._slice(a, b) for a, b in itertools.pairwise(bounds)]
 
@@ -527,7 +526,7 @@ class SparseValue(Value):
         return SparseValue(self.indptr[a : b + 1] - lo, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def slice(self, start: int, stop: int) -> SparseValue:
-        """The sequences ``start:stop`` as a value over the same entries."""
+        """Return the sequences ``start:stop`` as a value over the same entries."""
         offsets = None
         if self._offsets is not None:
             start, stop, offsets = _part(self._offsets, start, stop)
@@ -535,19 +534,19 @@ class SparseValue(Value):
         return SparseValue(indptr, self.indices[lo:hi], self.values[lo:hi], self.classes, offsets)
 
     def select(self, which: ArrayLike) -> SparseValue:
-        """A new value with the chosen sequences, in the order of ``which``; copies."""
+        """Copy the chosen sequences, in the order of ``which``, into a new value."""
         ((indptr, indices, values, offsets),) = _gather(self, which)
         return SparseValue(indptr, indices, values, self.classes, offsets)
 
     def checked_indices(self) -> NDArray[np.int32]:
-        """`indices`, each of which is a class. Whatever hands them to others asks here.
+        """Return `indices` after checking that each is a class. Exporters use this, never `indices`.
 
-        Indices of minibatches, and of values that were made of arrays, have been looked at. Those of a view of a file
-        say what the file says, and SciPy and torch would read and write foreign memory with them. One pass: 0.3 us, and
-        a tenth of a nanosecond an index.
+        Indices of minibatches, and of values made from arrays, have been checked before. Those of a view of a file may
+        be anything, and SciPy and torch would read and write foreign memory with them. One pass: 0.3 us, and a tenth of
+        a nanosecond per index.
 
         Raises:
-            DataError: one is out of range, or its file was cut.
+            DataError: an index is out of range, or its file was truncated.
         """
         indices = np.ascontiguousarray(self.indices)
         at = _native.first_bad_index(indices, self.classes)
@@ -564,7 +563,7 @@ class SparseValue(Value):
         )
 
     def dense(self) -> DenseValue:
-        """Dense rows (num_samples, classes); repeated indices add up."""
+        """Return the value with dense rows (num_samples, classes); repeated indices are summed."""
         indices = self.checked_indices()
         rows = np.zeros((self.num_samples, self.classes), self.dtype)
         at = np.repeat(np.arange(self.num_samples), np.diff(self.indptr))
@@ -572,7 +571,7 @@ class SparseValue(Value):
         return DenseValue(rows, self._offsets)
 
     def class_indices(self) -> DenseValue:
-        """The class of each one-hot sample, as a dense int64 value of shape ().
+        """Return the class of each one-hot sample, as a dense int64 value of shape ().
 
         Raises:
             ValueError: a sample with none or several non-zeros.
@@ -582,13 +581,13 @@ class SparseValue(Value):
         return DenseValue(self.checked_indices().astype(np.int64), self._offsets)
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """The rows as a SciPy CSR matrix sharing this value's memory."""
+        """Return the rows as a SciPy CSR matrix that shares this value's memory."""
         return _scipy_sparse().csr_matrix(
             (self.values, self.checked_indices(), self.indptr), shape=(self.num_samples, self.classes)
         )
 
     def __eq__(self, other: object) -> bool:
-        """Same dtype, same sequences, same entries in the same order (NaN equals NaN)."""
+        """Compare dtype, sequences, and entries in order (NaN equals NaN)."""
         if not isinstance(other, Value):
             return NotImplemented
         return (
@@ -604,12 +603,12 @@ class SparseValue(Value):
     __hash__ = None
 
     def describe(self) -> str:
-        """One line: dtype, counts, shape, kind."""
+        """Describe the value in one line: dtype, counts, shape, kind."""
         return f"{self.dtype.name} {self.shape} sparse, {self._counts()}, {len(self.values)} non-zeros"
 
 
 def unmasked(data: ArrayLike) -> NDArray[Any]:
-    """As `np.asarray`, which would hand out what lies under a mask.
+    """Convert like `np.asarray`, but refuse masked entries, whose values it would expose.
 
     Raises:
         ValueError: some entries are masked.
@@ -620,7 +619,7 @@ def unmasked(data: ArrayLike) -> NDArray[Any]:
 
 
 def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
-    """Samples of each sequence as the minibatch budget counts them: of the defining stream, else the longest.
+    """Count the samples of each sequence as the minibatch budget does: of the defining stream, else the longest.
 
     Returns:
         int64 (num_sequences,), or None if every sequence counts one.
@@ -634,7 +633,7 @@ def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.i
 
 
 def as_arrays(value: Value) -> tuple[Any, ...]:
-    """The arrays of a value as the gather kernel takes them."""
+    """Return the arrays of a value in the gather kernel's layout."""
     if isinstance(value, SparseValue):
         return (value.indptr, value.indices, value.values, value._offsets)
     assert isinstance(value, DenseValue)
@@ -649,7 +648,7 @@ def _gather(value: Value, which: ArrayLike) -> Any:
 
 
 def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
-    """``numbers`` as a contiguous array of integers, never by rounding or from a mask; ``wide``: int64."""
+    """Convert ``numbers`` to a contiguous array of integers, never by rounding or from a mask; int64 if ``wide``."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
         hint = "; np.flatnonzero turns a mask into indices" if array.dtype.kind == "b" else ""
@@ -658,10 +657,10 @@ def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
 
 
 def _part(bounds: NDArray[np.int64], start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
-    """Where the items ``start:stop`` begin and end, and their bounds from 0.
+    """Return where the items ``start:stop`` begin and end, and their bounds from 0.
 
     Raises:
-        DataError: the bounds are mapped from a file that was cut.
+        DataError: the bounds are mapped from a file that was truncated.
     """
     part = _native.copied(np.ascontiguousarray(bounds[start : stop + 1]))
     first, last = int(part[0]), int(part[-1])
@@ -679,7 +678,7 @@ def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] 
 
 
 def _drop_trivial(offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """None if every sequence has one sample: such values keep no offsets."""
+    """Return None if every sequence has one sample: such values keep no offsets."""
     n = len(offsets) - 1
     return None if n and offsets[-1] == n and (np.diff(offsets) == 1).all() else offsets
 

@@ -68,10 +68,10 @@ def multiply_adds(
     known_weights = [s for s in weights if s is not None]
     if len(known) < max(2, len(operands)) or len(known_weights) < len(weights) or output is None:
         return None
-    return formula(Site(known, known_weights, output, equation))
+    return formula(OperationShapes(known, known_weights, output, equation))
 
 
-class Site(NamedTuple):
+class OperationShapes(NamedTuple):
     """Shapes around an operation."""
 
     operands: Sequence[Shape]
@@ -80,27 +80,27 @@ class Site(NamedTuple):
     equation: str
 
 
-def _linear(at: Site) -> int:
+def _linear(at: OperationShapes) -> int:
     return size(at.out) * size(at.operands[1][-1:])
 
 
-def _convolution(at: Site) -> int:
+def _convolution(at: OperationShapes) -> int:
     return size(at.out) * size(at.operands[1][1:])  # weights are (out, in / groups, *kernel)
 
 
-def _transposed(at: Site) -> int:
+def _transposed(at: OperationShapes) -> int:
     return size(at.operands[0]) * size(at.operands[1][1:])  # weights are (in, out / groups, *kernel)
 
 
-def _product(at: Site) -> int:
+def _product(at: OperationShapes) -> int:
     return size(at.out) * size(at.operands[0][-1:])
 
 
-def _added_product(at: Site) -> int:
+def _added_product(at: OperationShapes) -> int:
     return size(at.out) * size(at.operands[1][-1:])
 
 
-def _times(at: Site) -> int:
+def _times(at: OperationShapes) -> int:
     """CNTK's product sums over the first axes of the right operand; how many, the ranks tell."""
     left, right = at.operands[:2]
     rank = sum(isinstance(n, int) for n in left) + sum(isinstance(n, int) for n in right)
@@ -108,23 +108,23 @@ def _times(at: Site) -> int:
     return size(at.out) * size(tuple(n for n in right if isinstance(n, int))[:summed])
 
 
-def _recurrent(at: Site) -> int | None:
+def _recurrent(at: OperationShapes) -> int | None:
     """Every matrix of weights multiplies once for each step of each sequence; not known of weights in one vector."""
     matrices = [size(shape) for shape in at.weights if len(shape) == 2]
     return size(at.operands[0][:-1]) * sum(matrices) if matrices else None
 
 
-def _bilinear(at: Site) -> int:
+def _bilinear(at: OperationShapes) -> int:
     return size(at.operands[0][:-1]) * size(at.operands[2])
 
 
-def _attention(at: Site) -> int:
+def _attention(at: OperationShapes) -> int:
     query, key, value = at.operands[:3]
     scores = size(query[:-1]) * size(key[-2:-1])
     return scores * size(query[-1:]) + scores * size(value[-1:])
 
 
-def _attention_layer(at: Site) -> int:
+def _attention_layer(at: OperationShapes) -> int:
     """Projections, scores and sums of a multi-head attention: query, key, value of (steps, batch, width)."""
     query, key, value = at.operands[:3]
     width = size(query[-1:])
@@ -132,7 +132,7 @@ def _attention_layer(at: Site) -> int:
     return projections + 2 * size(query[:-1]) * size(key[:1]) * width
 
 
-def _einsum(at: Site) -> int | None:
+def _einsum(at: OperationShapes) -> int | None:
     """Of two operands: one for each combination of indices. Of more torch chooses the order: not known."""
     terms = at.equation.replace(" ", "").split("->")[0].split(",")
     if len(terms) != 2 or len(at.operands) != 2 or "." in at.equation:
@@ -141,7 +141,7 @@ def _einsum(at: Site) -> int | None:
     return size(tuple(lengths.values()))
 
 
-_FORMULAS: dict[str, Callable[[Site], int | None]] = {
+_FORMULAS: dict[str, Callable[[OperationShapes], int | None]] = {
     **dict.fromkeys(("linear", "fullyconnected"), _linear),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
     **dict.fromkeys(("convtranspose1d", "convtranspose2d", "convtranspose3d", "deconvolution"), _transposed),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from feedline.graph.graph import Graph, Operation, Path, Source, total
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, total
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
@@ -55,13 +55,13 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
     """Each group as one operation; None if they would wait for each other."""
     group_of = {o.key: path for path, members in groups.items() for o in members}
     keys = _free_keys(graph, groups, group_of)
-    taken: dict[Path, dict[Source, None]] = {path: {} for path in groups}
+    taken: dict[Path, dict[OutputReference, None]] = {path: {} for path in groups}
     for operation in graph.operations:
         for source in operation.inputs:
             path = group_of.get(source.key)
             if path is not None and group_of.get(operation.key) != path:
                 taken[path].setdefault(replace(source, feedback=False))
-    moved: dict[Source, Source] = {}
+    moved: dict[OutputReference, OutputReference] = {}
     changes: dict[str, Operation | None] = dict.fromkeys(group_of)
     for path, members in groups.items():
         own = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
@@ -80,7 +80,7 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
         )
         for i, s in enumerate(taken[path]):
             for feedback in (False, True):
-                moved[replace(s, feedback=feedback)] = Source(keys[path], i, feedback)
+                moved[replace(s, feedback=feedback)] = OutputReference(keys[path], i, feedback)
     gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
     return _rebuilt(graph, changes, moved, gone)
 
@@ -98,7 +98,10 @@ def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path
 
 
 def _rebuilt(
-    graph: Graph, changes: Mapping[str, Operation | None], moved: Mapping[Source, Source], gone: Collection[Path]
+    graph: Graph,
+    changes: Mapping[str, Operation | None],
+    moved: Mapping[OutputReference, OutputReference],
+    gone: Collection[Path],
 ) -> Graph | None:
     """Other operations for some, none for others; other sources for some; without some scopes. None: a cycle."""
     operations = []
@@ -213,7 +216,7 @@ def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[st
     return fed and all(users.get(a.key, set()) <= allowed for a in before)
 
 
-def _same_place(run: Sequence[Block], s: Source, t: Source) -> bool:
+def _same_place(run: Sequence[Block], s: OutputReference, t: OutputReference) -> bool:
     """Whether a block takes from the one before what that took from the one before it."""
     earlier = [o.key for o in run[-2][1]]
     here = [o.key for o in run[-1][1]]
@@ -232,7 +235,7 @@ def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
     """The first block of a run for all of them."""
     (path, first), (last_path, last) = run[0], run[-1]
     moved = {
-        Source(o.key, i, feedback): Source(f.key, i, feedback)
+        OutputReference(o.key, i, feedback): OutputReference(f.key, i, feedback)
         for f, o in zip(first, last, strict=True)
         for i in range(len(o.outputs))
         for feedback in (False, True)

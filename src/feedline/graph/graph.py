@@ -82,7 +82,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OutputReference:
     """What an operation takes: an output of another one.
 
     Attributes:
@@ -120,7 +120,7 @@ class Operation:
     name: str = ""
     role: str = "operation"
     scope: Path = ()
-    inputs: tuple[Source, ...] = ()
+    inputs: tuple[OutputReference, ...] = ()
     outputs: tuple[TensorType, ...] = ()
     parameters: tuple[str, ...] = ()
     multiply_adds: int | None = 0

@@ -20,7 +20,7 @@ HEAD = ("Layer", "Output shape", "Parameters", "Multiply-adds", "Activations")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SummaryRow:
     """One layer, operation or module.
 
     Attributes:
@@ -56,7 +56,7 @@ class Summary:
     """
 
     graph: Graph
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
 
     @property
     def parameters(self) -> int | None:
@@ -145,7 +145,7 @@ def summary(model: Any, inputs: Any = None, *, depth: int | None = None, expand:
     return Summary(graph, tuple(_rows(graph, collapsed(graph, depth, expand))))
 
 
-def _rows(graph: Graph, shown: Graph) -> Iterator[Row]:
+def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
     used: set[str] = set()
     around: Path = ()
     for operation in shown.operations:
@@ -156,28 +156,30 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[Row]:
         own = total([graph.parameters[name].count for name in new])
         if not (operation.whole or own != 0 or operation.multiply_adds != 0 or operation.activations != 0):
             if operation.role == "input":
-                yield Row(0, operation.name or operation.key, "input", _shapes(operation))
+                yield SummaryRow(0, operation.name or operation.key, "input", _shapes(operation))
             continue
         outer = operation.scope[:-1] if operation.whole else operation.scope
         same = next(
             (n for n, (a, b) in enumerate(zip(outer, around, strict=False)) if a != b), min(len(outer), len(around))
         )
         for n in range(same, len(outer)):
-            yield Row(n, outer[n], shown.scopes[outer[: n + 1]].kind, heading=True)
+            yield SummaryRow(n, outer[n], shown.scopes[outer[: n + 1]].kind, heading=True)
         around = outer
         shared = any(graph.parameters[n].count != 0 for n in operation.parameters if n not in new)
         costs = (own, operation.multiply_adds, operation.activations)
-        yield Row(len(outer), operation.name or operation.key, operation.kind, _shapes(operation), *costs, shared)
+        yield SummaryRow(
+            len(outer), operation.name or operation.key, operation.kind, _shapes(operation), *costs, shared
+        )
     unused = total([p.count for name, p in graph.parameters.items() if name not in used])
     if unused != 0:
-        yield Row(0, "(used by no operation)", "parameters", parameters=unused)
+        yield SummaryRow(0, "(used by no operation)", "parameters", parameters=unused)
 
 
 def _shapes(operation: Operation) -> str:
     return ", ".join(str(t) for t in operation.outputs)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: SummaryRow) -> list[str]:
     name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
     if row.heading:
         return [name, "", "", "", ""]

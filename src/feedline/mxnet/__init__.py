@@ -71,10 +71,10 @@ __all__ = [
 
 
 def install() -> None:
-    """Register the façade under the name ``mxnet``, for this process; again is as once.
+    """Register the façade as ``mxnet`` in this process. Idempotent.
 
     Raises:
-        CompatError: another package has been imported as ``mxnet`` already.
+        CompatError: another package was already imported as ``mxnet``.
     """
     _facades.install("mxnet")
 

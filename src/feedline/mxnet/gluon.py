@@ -45,7 +45,7 @@ class Trainer:
         update_on_kvstore: whether the store updates; None: wherever it can.
 
     Raises:
-        ValueError: params that are no list or dict, or an optimizer with numbers beside it.
+        ValueError: params that are no list or dict, or an optimizer together with numbers.
         TypeError: a kvstore that is none.
     """
 

@@ -18,7 +18,7 @@ from feedline.mxnet.optimizer import Updater
 
 __all__ = ["KVStore", "create"]
 
-#: MXNet's names beside our own. It took any text that had one of them in it, and made a local store of all others.
+#: MXNet's names in addition to ours. MXNet took any text that contains one of them, and made a local store of others.
 _LEGACY = {
     "local_allreduce_cpu": "local",
     "local_update_cpu": "local",

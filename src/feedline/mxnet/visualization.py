@@ -241,7 +241,7 @@ class _Table:
         print(line)
 
     def layer(self, name: str, shape: str, count: Any, previous: Sequence[str]) -> None:
-        """Print one layer; what it is applied to besides the first has rows of its own."""
+        """Print one layer; each operand after the first has a separate row."""
         first, *others = previous or [""]
         self.row(name, shape, count, first)
         for other in others:

@@ -6,8 +6,10 @@ whoever runs a network.
 
 from __future__ import annotations
 
+import importlib
+
 from feedline.networks.node import BATCH, Node, Type, Weights
-from feedline.networks.registry import apply
+from feedline.networks.registry import DECLARING, apply
 from feedline.networks.traverse import clone, find_all, find_by_name, leaves, replace, topological
 
 __all__ = [
@@ -23,3 +25,5 @@ __all__ = [
     "replace",
     "topological",
 ]
+
+DECLARING.append(lambda: importlib.import_module("feedline.networks.ops"))

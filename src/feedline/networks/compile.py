@@ -17,10 +17,10 @@ import torch
 from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.node import Node, Weights
-from feedline.networks.packed import Batch, Packed, Sequences, SparseRows
+from feedline.networks.packed import Packed, PackedBatch, Sequences, SparseRows
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, reads, topological
-from feedline.networks.truncation import Cut, Memory
+from feedline.networks.truncation import BPTTState, TruncatedBatch
 
 
 def tensor_of(weights: Weights) -> torch.nn.Parameter:
@@ -68,8 +68,8 @@ class Network(torch.nn.Module):
         self._plan: list[tuple[int, list[int], Any, list[int]]] = []
         self._results = [(slot[end], root) for end, root in zip(ends, self.roots, strict=True)]
         self.names: dict[Node, str] = {}
-        self.memories = {training: Memory() for training in (True, False)}
-        self.batch: Batch | None = None
+        self.memories = {training: BPTTState() for training in (True, False)}
+        self.batch: PackedBatch | None = None
         self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
         last = {slot[child]: i for i, node in enumerate(order) for child in _below(node)}
         kept = {i for i, _ in self._results}
@@ -144,7 +144,7 @@ class Network(torch.nn.Module):
                 raise ValueError(
                     f"{self._whole[0].label}: expected whole sequences, got pieces of them; leave truncation_length out"
                 )
-            batch.cut = Cut(lanes, begins, self.memories[self.training])
+            batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
         for i, below, run, done in self._plan:
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
@@ -159,7 +159,7 @@ class Network(torch.nn.Module):
             for i, root in self._results
         )
 
-    def _feed(self, values: list[Any], feeds: Mapping[Node, Value | Packed]) -> Batch:
+    def _feed(self, values: list[Any], feeds: Mapping[Node, Value | Packed]) -> PackedBatch:
         device, dtype = self.device, self.dtype
         sequences: dict[str, Sequences] = {}
         count = 0
@@ -196,7 +196,7 @@ class Network(torch.nn.Module):
                 raise ValueError(
                     f"{node.label}: expected {count} sequences, as {counted.label} has, got {mine} sequences"
                 )
-        return Batch(count, sequences, self.training)
+        return PackedBatch(count, sequences, self.training)
 
 
 def _below(node: Node) -> Sequence[Node]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.packed import Batch, Run, SparseRows, Step, Steps
+from feedline.networks.packed import PackedBatch, PackedStep, Run, SparseRows, Steps
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, loop_parts, reads, topological
 
@@ -67,7 +67,7 @@ def loop(node: Node) -> Run:
     rows_of = [len(n.axes) for n in outside]
     inner = slice(len(outside), size)
 
-    def begun(batch: Batch, tensors: Any, steps: Steps) -> list[Any]:
+    def begun(batch: PackedBatch, tensors: Any, steps: Steps) -> list[Any]:
         """Of each delay, what the pieces before ended with, in the order of steps; and as it came."""
         like = next((x for x in tensors if isinstance(x, torch.Tensor)), torch.zeros(0))
         found = []
@@ -78,7 +78,7 @@ def loop(node: Node) -> Run:
             found.append((*(x.index_select(0, steps.order) for x in before), before))
         return found
 
-    def run(batch: Batch, *tensors: Any) -> list[Any]:
+    def run(batch: PackedBatch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arranged(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
         history: dict[int, list[Any]] = {k: [] for k in kept}
@@ -89,7 +89,7 @@ def loop(node: Node) -> Run:
             for i, n in enumerate(rows_of):
                 if n == 2:
                     values[i] = entering[i][begin : begin + active]
-            step = Step(batch, active)
+            step = PackedStep(batch, active)
             for i, (target, source, initial, back, shape, first) in enumerate(past):
                 if t >= back:
                     values[target] = history[source][t - back][:active]

@@ -316,14 +316,14 @@ def _sparse(value: SparseValue, device: torch.device, dtype: torch.dtype) -> Spa
     )
 
 
-class Batch:
+class PackedBatch:
     """What operations may know of the minibatch besides their inputs.
 
     Attributes:
         count: number of sequences.
         sequences: by name of the axis.
         training: dropout drops, statistics are of this minibatch.
-        cut: a `feedline.networks.truncation.Cut`, if the sequences are pieces of longer ones; else None.
+        cut: a `feedline.networks.truncation.TruncatedBatch`, if the sequences are pieces of longer ones; else None.
         assignments: what is to be written to parameters and constants when everything is computed, in this order:
             number, tensor, new value.
     """
@@ -343,7 +343,7 @@ class Batch:
         return self.sequences[axes[1]].total if len(axes) > 1 else self.count
 
 
-class Step(Batch):
+class PackedStep(PackedBatch):
     """One step of a recurrence: a row for each sequence that is not over, longest first.
 
     Attributes:
@@ -352,7 +352,7 @@ class Step(Batch):
 
     __slots__ = ("active",)
 
-    def __init__(self, whole: Batch, active: int) -> None:
+    def __init__(self, whole: PackedBatch, active: int) -> None:
         super().__init__(whole.count, whole.sequences, whole.training)
         self.active = active
 

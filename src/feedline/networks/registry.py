@@ -7,7 +7,6 @@ returns the function that runs for every minibatch. Rules know no torch.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -78,6 +77,16 @@ def join_axes(site: Site) -> tuple[str, ...] | None:
     return longest
 
 
+def no_axes(site: Site) -> tuple[str, ...]:
+    """No dynamic axes: one result for the whole minibatch."""
+    return ()
+
+
+def first_axes(site: Site) -> tuple[str, ...] | None:
+    """The dynamic axes of the first input."""
+    return site.types[0].axes
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operation.
@@ -99,6 +108,8 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+# Imports of modules that declare operations, called before a name is given up: they import torch.
+DECLARING: list[Callable[[], object]] = []
 
 
 def declare(name: str, shape: ShapeRule, lower: Lowering, **settings: Any) -> None:
@@ -113,8 +124,9 @@ def op(name: str) -> Op:
     Raises:
         ValueError: there is none.
     """
-    if not OPS:
-        importlib.import_module("feedline.networks.ops")
+    if name not in OPS:
+        for load in DECLARING:
+            load()
     try:
         return OPS[name]
     except KeyError:

@@ -24,6 +24,12 @@ def scalar(site: Site) -> Shape:
     return ()
 
 
+def told(site: Site) -> Shape:
+    """That of the attribute ``shape``."""
+    shape: Shape = site.attributes["shape"]
+    return shape
+
+
 def broadcast(site: Site) -> Shape:
     """That to which all inputs broadcast; parameters with unknown dimensions take those of the others."""
     known = [s for s in site.shapes if s is not None]

@@ -7,35 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
+from operator import attrgetter
+from typing import TypeVar
 
 from feedline.networks.cells import CELLS, opened
 from feedline.networks.node import Node, Type, Weights
 from feedline.networks.registry import Site, apply, infer
 
+T = TypeVar("T")
 CLONES = ("share", "clone", "freeze")
 
 
-def topological(roots: Iterable[Node], below: Callable[[Node], Iterable[Node]] | None = None) -> list[Node]:
-    """All nodes, inputs before those who use them; equal graphs give equal orders.
+def topological(roots: Iterable[T], below: Callable[[T], Iterable[T]] = attrgetter("inputs")) -> list[T]:
+    """All nodes of any graph, inputs before those who use them; equal graphs give equal orders.
 
     Args:
         roots: where to begin.
-        below: inputs to follow of a node; None: all.
+        below: the inputs to follow of a node.
     """
-    follow = below or (lambda node: node.inputs)
-    order: list[Node] = []
-    seen: set[Node] = set()
+    order: list[T] = []
+    seen: set[T] = set()
     for root in roots:
-        stack: list[tuple[Node, Iterator[Node]]] = []
+        stack: list[tuple[T, Iterator[T]]] = []
         if root not in seen:
             seen.add(root)
-            stack.append((root, iter(follow(root))))
+            stack.append((root, iter(below(root))))
         while stack:
             node, rest = stack[-1]
             for child in rest:
                 if child not in seen:
                     seen.add(child)
-                    stack.append((child, iter(follow(child))))
+                    stack.append((child, iter(below(child))))
                     break
             else:
                 order.append(node)

@@ -1,8 +1,9 @@
-"""Sequences cut into pieces over several minibatches: what recurrences keep of one piece for the next.
+"""Truncated backpropagation through time (BPTT): what recurrences carry from one piece of a sequence to the next.
 
-A sequence's pieces come one after the other in one lane, see `feedline.Minibatch`. Of each operand that is read steps
-later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. `Memory` lives as long as
-the training, `Cut` one minibatch. Costs a few torch calls an operand and minibatch, whatever the number of lanes.
+The pieces of a sequence follow each other in one lane, see `feedline.Minibatch`. For each operand that is read steps
+later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. A `BPTTState` lives as
+long as the training, a `TruncatedBatch` one minibatch. The cost is a few torch calls for each operand and minibatch,
+whatever the number of lanes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from feedline.networks.packed import Sequences
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LaneState:
     """The last steps of each lane.
 
     Attributes:
@@ -31,7 +32,7 @@ class Kept:
     known: NDArray[np.int64]
 
 
-class Memory(dict[str, Kept]):
+class BPTTState(dict[str, LaneState]):
     """By operand, what its lanes ended with."""
 
     def tensors(self, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
@@ -43,17 +44,17 @@ class Memory(dict[str, Kept]):
         return found
 
     @staticmethod
-    def of(tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> Memory:
+    def of(tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> BPTTState:
         """What `tensors` gave, under the keys of the names."""
-        memory = Memory()
+        memory = BPTTState()
         for name, steps in tensors.items():
             stem, _, part = name.rpartition("/")
             if part == "steps":
-                memory[keys[stem]] = Kept(steps, tensors[f"{stem}/known"].cpu().numpy())
+                memory[keys[stem]] = LaneState(steps, tensors[f"{stem}/known"].cpu().numpy())
         return memory
 
 
-class Cut:
+class TruncatedBatch:
     """The pieces of one minibatch.
 
     Args:
@@ -62,7 +63,7 @@ class Cut:
         memory: of the minibatch before; brought up to date.
     """
 
-    def __init__(self, lanes: NDArray[np.int64], begins: NDArray[np.bool_], memory: Memory) -> None:
+    def __init__(self, lanes: NDArray[np.int64], begins: NDArray[np.bool_], memory: BPTTState) -> None:
         self.lanes, self.begins, self._memory = lanes, begins, memory
         self._last = np.fromiter(dict(zip(lanes.tolist(), range(len(lanes)), strict=True)).values(), np.int64)
 
@@ -128,7 +129,7 @@ class Cut:
             counts[: len(old.known)] = old.known
         whole[torch.from_numpy(lanes).to(whole.device)] = steps.detach()
         counts[lanes] = known
-        self._memory[key] = Kept(whole, counts)
+        self._memory[key] = LaneState(whole, counts)
 
     def keep_ends(self, key: str, ends: torch.Tensor) -> None:
         """Keep what each piece ended with, (pieces, *shape), as the only step."""

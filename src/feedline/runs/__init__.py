@@ -1,7 +1,7 @@
-"""How did it go? What a run wrote about itself, read back and shown.
+"""Reports of runs, from what a run logged about itself.
 
-`feeding` adds up what a feed delivers, `log` reads a run's lines back, `report` makes one page of them. Needs NumPy
-alone.
+`feeding` sums up what a feed delivers, `log` reads a run's lines back, `report` makes one page of them. Requires only
+NumPy.
 """
 
 from feedline.runs.report import report

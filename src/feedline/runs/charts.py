@@ -1,4 +1,4 @@
-"""Which charts a run has, and what each one says: from its history to tables of numbers.
+"""The charts of a run: from its history to tables of numbers.
 
 A chart without numbers is left out. Nothing here draws; see `drawing`.
 """
@@ -14,8 +14,8 @@ from feedline.runs.history import History, Span
 from feedline.runs.table import Number, Table, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
-_MAY_SPAN_DECADES = ("loss", "metric", "rate")  # of others, it is the zero that tells
-MOST_COLUMNS = 6  # as many as colours and dashes tell apart
+_MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
+MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Chart:
     """One picture and its table.
 
     Attributes:
-        key: unique on the page.
+        key: identifier, unique on the page.
         title: heading.
-        says: what is shown, in a sentence or two.
-        unit: of the numbers; ``"%"`` for shares given in percent.
-        table: what is shown.
-        logarithmic: numbers span so much that only a logarithmic scale shows all.
-        bars: rows are classes named by `labels`, not places along the run.
-        labels: of the rows, with `bars`.
+        says: description, in a sentence or two.
+        unit: unit of the numbers; ``"%"`` for shares given in percent.
+        table: numbers to show.
+        logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
+        bars: whether rows are classes named by `labels`, not places along the run.
+        labels: names of the rows, with `bars`.
     """
 
     key: str
@@ -44,22 +44,22 @@ class Chart:
 
 
 def learning_charts(history: History) -> list[Chart]:
-    """Loss, metric and learning rates."""
+    """Return the charts of loss, metric and learning rates."""
     return [
         *_line(
             history,
             "loss",
             "Loss",
-            "Average loss a label sample; lower is better.",
+            "Average loss per label sample; lower is better.",
             "loss",
             _averages(history, "loss"),
         ),
-        *_line(history, "metric", "Metric", "Average metric a label sample.", "metric", _averages(history, "metric")),
+        *_line(history, "metric", "Metric", "Average metric per label sample.", "metric", _averages(history, "metric")),
         *_line(
             history,
             "rate",
             "Learning rate",
-            "Of each learner, at the end of each span.",
+            "The rate of each learner, at the end of each span.",
             "rate",
             _rates(history),
         ),
@@ -67,7 +67,7 @@ def learning_charts(history: History) -> list[Chart]:
 
 
 def time_charts(history: History) -> list[Chart]:
-    """Throughput, and what the time was spent on."""
+    """Return the charts of throughput, and of what the time was spent on."""
     spans = history.spans
     speed = [(span.samples, span.counted / span.seconds) for span in spans if span.seconds > 0]
     shares: dict[str, Pairs] = {
@@ -81,7 +81,7 @@ def time_charts(history: History) -> list[Chart]:
             history,
             "speed",
             "Throughput",
-            f"{history.counts.capitalize()} a second of wall time, over each span.",
+            f"{history.counts.capitalize()} per second of wall time, over each span.",
             "samples/s",
             {"throughput": speed},
         ),
@@ -90,7 +90,7 @@ def time_charts(history: History) -> list[Chart]:
 
 
 def feed_charts(history: History) -> list[Chart]:
-    """Minibatch sizes, padding, lengths, mixing and memory."""
+    """Return the charts of minibatch sizes, padding, lengths, mixing and memory."""
     fed = [(span.samples, span.fed) for span in history.spans if span.fed is not None and span.fed.minibatches]
     total = history.fed()
     sequences = (history.about.get("corpus") or {}).get("sequences")
@@ -99,7 +99,7 @@ def feed_charts(history: History) -> list[Chart]:
         "mean": [(at, one.samples / one.minibatches) for at, one in fed],
         "smallest": [(at, one.smallest) for at, one in fed],
     }
-    says = "Of the rows of a minibatch padded to its longest sequence, the share that is padding."
+    says = "The share of padding in the rows of a minibatch padded to its longest sequence."
     found = [
         *_line(history, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
         *_line(history, "padding", "Padding", says, "%", _padding(fed, total)),
@@ -107,9 +107,9 @@ def feed_charts(history: History) -> list[Chart]:
     ]
     if sequences and sequences > 2:
         says = (
-            "Between sequences delivered one after the other: how far apart they lie in the corpus, in percent of what "
-            "a full shuffle gives on average; and how many are neighbours in the corpus, too. A full shuffle shows "
-            "about 100 % and 0 %, the order of the corpus about 0 % and 100 %."
+            "For consecutive sequences: their distance in the corpus, in percent of the average of a full shuffle; and "
+            "the share that are also neighbours in the corpus. A full shuffle shows about 100 % and 0 %, the order of "
+            "the corpus about 0 % and 100 %."
         )
         found += _line(
             history,
@@ -136,7 +136,7 @@ def feed_charts(history: History) -> list[Chart]:
 
 
 def ragged_streams(fed: Fed | None) -> list[str]:
-    """Streams with a sequence of another length than 1, those with most padding first."""
+    """Return the streams with a sequence of another length than 1, those with most padding first."""
     if fed is None:
         return []
     ragged = [name for name, one in fed.streams.items() if sum(one.lengths) != sum(one.lengths[1:2])]
@@ -144,7 +144,7 @@ def ragged_streams(fed: Fed | None) -> list[str]:
 
 
 def length_classes(count: int) -> list[str]:
-    """Names of the first ``count`` classes of lengths: 0, 1, 2-3, 4-7, …"""
+    """Return names of the first ``count`` classes of lengths: 0, 1, 2-3, 4-7, …"""
     return [str(k) if k < 2 else f"{1 << (k - 1)}-{(1 << k) - 1}" for k in range(count)]
 
 
@@ -208,7 +208,7 @@ def _line(history: History, key: str, title: str, says: str, unit: str, columns:
     if not table.rows:
         return []
     if len(columns) > MOST_COLUMNS:
-        says += f" Shown are {MOST_COLUMNS} of {len(columns)}."
+        says += f" {MOST_COLUMNS} of {len(columns)} are shown."
     numbers = table.numbers()
     logarithmic = key in _MAY_SPAN_DECADES and min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
     return [Chart(key, title, says, unit, thinned(table), logarithmic)]

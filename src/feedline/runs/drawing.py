@@ -1,8 +1,8 @@
 """Charts as HTML and SVG: a picture that stretches with the page, its legend, and its table.
 
-The SVG is stretched to its box, so lines keep their width by ``non-scaling-stroke``, points are strokes of no length,
-and the scales stand beside it as text that stays readable on a phone. Series differ by colour and by dashes. Every text
-is escaped. The script of the page finds all it needs in the table.
+The SVG is stretched to its box, so lines keep their width by ``non-scaling-stroke``, points are strokes of zero length,
+and the scales are text next to it that stays readable on a phone. Series differ by colour and by dashes. Every text is
+escaped. The script of the page finds all it needs in the table.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from html import escape
 from feedline.runs.charts import Chart
 from feedline.runs.table import Number, Row, Table
 
-_SIDE = 1000.0  # of the SVG's own square
-_MOST_POINTS = 40  # more than these, and points would hide the line
-_BAR_GROUP = 0.8  # of the room of a class
+_SIDE = 1000.0  # of the SVG's square
+_MOST_POINTS = 40  # more points would hide the line
+_BAR_GROUP = 0.8  # share of a class's width
 
 
 def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
-    """A section with heading, legend, picture and table.
+    """Return a section with heading, legend, picture and table.
 
     Args:
-        chart: what to show; it has at least one number.
-        restarts: places on the axis where the run went on after an interruption.
+        chart: chart to show, with at least one number.
+        restarts: places on the axis where the run resumed after an interruption.
     """
     across, up = (_bands(chart) if chart.bars else _along(chart.table)), _upward(chart)
     marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
@@ -52,7 +52,7 @@ aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></det
 
 
 class Scale:
-    """Numbers to 0 ... 1000 of the picture, and the places with a label."""
+    """A map from numbers to 0 ... 1000 of the picture, and the ticks."""
 
     def __init__(self, low: float, high: float, logarithmic: bool = False) -> None:
         low, high = tame(low), tame(high)
@@ -68,7 +68,7 @@ class Scale:
         self._low, self._high = self._place(low), self._place(high)
 
     def __call__(self, number: Number) -> float:
-        """Where a number stands."""
+        """Return the place of a number."""
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
 
     def _place(self, number: Number) -> float:
@@ -76,12 +76,12 @@ class Scale:
 
 
 def tame(number: Number) -> float:
-    """As a picture can tell it: what is beyond 1e300, or within 1e-300 of 0, would overflow on the way there."""
+    """Clamp a number to what can be drawn: beyond 1e300, or within 1e-300 of 0, arithmetic would overflow."""
     return 0.0 if abs(number) < 1e-300 else max(-1e300, min(1e300, float(number)))
 
 
 def rounded(low: float, high: float, count: int = 5) -> tuple[float, float, list[float]]:
-    """Bounds around ``low`` and ``high``, and about ``count`` round numbers from one to the other."""
+    """Return bounds around ``low`` and ``high``, and about ``count`` round numbers between them."""
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (0.0, 1.0)
     if 0 < low <= 0.6 * high:
@@ -95,7 +95,7 @@ def rounded(low: float, high: float, count: int = 5) -> tuple[float, float, list
 
 
 def short(number: Number) -> str:
-    """For scales: ``2.5k``, ``0.001``, ``1e-06``."""
+    """Format a number for scales: ``2.5k``, ``0.001``, ``1e-06``."""
     size = abs(number)
     for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= unit:
@@ -104,7 +104,7 @@ def short(number: Number) -> str:
 
 
 def exact(number: Number | None) -> str:
-    """For tables: whole numbers whole, others to six digits; nothing for None."""
+    """Format a number for tables: integers in full, others to six digits; None as nothing."""
     if number is None:
         return ""
     return str(number) if isinstance(number, int) else f"{number:.6g}"
@@ -114,7 +114,7 @@ def _along(table: Table) -> Scale:
     scale = Scale.__new__(Scale)
     low, high = float(table.rows[0].at), float(table.rows[-1].at)
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
-    # The run ends where the picture ends: round bounds would leave an empty part that looks like a run cut off.
+    # The picture ends where the run ends: round bounds would leave an empty part that looks like an aborted run.
     scale._log, scale._low, scale._high = False, min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
     scale.ticks = [(at, short(at)) for at in ticks if scale._low <= at <= scale._high]
     return scale
@@ -128,7 +128,7 @@ def _upward(chart: Chart) -> Scale:
 
 
 def _bands(chart: Chart) -> Callable[[Number], float]:
-    """The middle of each class."""
+    """Return a map from a class to its middle."""
     first, count = chart.table.rows[0].at, len(chart.table.rows)
     return lambda at: _SIDE * (at - first + 0.5) / count
 
@@ -143,7 +143,7 @@ def _lines(table: Table, across: Callable[[Number], float], up: Scale) -> str:
         if len(at) <= _MOST_POINTS:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
             found.append(f'<path class="point s{k + 1}" d="{points}"/>')
-    return "\n".join(reversed(found))  # what comes first in the legend lies on top
+    return "\n".join(reversed(found))  # the first in the legend is drawn on top
 
 
 def _bars(table: Table, across: Callable[[Number], float], up: Scale) -> str:
@@ -162,7 +162,7 @@ def _legend(chart: Chart, marked: bool) -> str:
     shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
     items = [(f"s{k + 1}", shape, name) for k, name in enumerate(chart.table.columns)]
     if marked:
-        items.append(("", '<path class="mark" d="M12 0V12"/>', "went on after an interruption"))
+        items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
     return f"""<ul class="legend">{
         "".join(
             f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
@@ -177,7 +177,7 @@ def _tick(side: str, percent: float, text: str) -> str:
 
 def _x_ticks(chart: Chart, across: Callable[[Number], float]) -> str:
     if not isinstance(across, Scale):
-        # Names of many classes would run into each other.
+        # Names of many classes would overlap.
         every = math.ceil(len(chart.labels) / 8)
         places: Iterable[tuple[Number, str]] = (
             (row.at, label) for row, label in list(zip(chart.table.rows, chart.labels, strict=True))[::every]
@@ -198,11 +198,11 @@ def _axis(chart: Chart) -> str:
 def _thinned(table: Table) -> str:
     if table.total == len(table.rows):
         return ""
-    return f" Shown are {len(table.rows):,} of {table.total:,} rows: first, last, lowest and highest of each stretch."
+    return f" {len(table.rows):,} of {table.total:,} rows are shown: first, last, lowest and highest of each stretch."
 
 
 def _told(chart: Chart) -> str:
-    """The picture in words."""
+    """Describe the picture in words."""
     said = []
     for k, name in enumerate(chart.table.columns):
         rows = [row for row in chart.table.rows if row.values[k] is not None]

@@ -1,8 +1,8 @@
-"""What a feed delivered over a span: sizes of minibatches, padding, lengths of sequences, how well it was mixed.
+"""Statistics of a feed over a span: sizes of minibatches, padding, lengths of sequences, how well they were mixed.
 
-Sums of whole numbers, so that a run that was killed and went on ends with those of the run that never stopped. Counted
-is what this rank got. Cost: about two microseconds a minibatch, as arrays are looked at many at a time; at most
-`_AT_ONCE` minibatches' offsets and ids are held until then.
+They are sums of integers, so that a run that was killed and resumed ends with those of an uninterrupted run. They count
+what this rank received. Cost: about two microseconds a minibatch, as arrays are processed in batches; offsets and ids
+of at most `_AT_ONCE` minibatches are held until then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StreamLengths:
 
     Attributes:
         samples: rows delivered.
-        padded: rows that it takes to pad each minibatch to its longest sequence.
+        padded: rows after padding each minibatch to its longest sequence.
         lengths: sequences by length, in powers of two: entry 0 counts those without a sample, entry k those of
             2**(k - 1) to 2**k - 1 samples.
     """
@@ -37,7 +37,7 @@ class StreamLengths:
     lengths: list[int] = field(default_factory=list)
 
     def add(self, samples: int, padded: int, lengths: list[int]) -> None:
-        """Sums of another span."""
+        """Add the sums of another span."""
         self.samples += samples
         self.padded += padded
         self.lengths += [0] * (len(lengths) - len(self.lengths))
@@ -47,15 +47,15 @@ class StreamLengths:
 
 @dataclass(slots=True)
 class Fed:
-    """The sums.
+    """Sums over minibatches.
 
     Attributes:
-        minibatches, sequences, samples: delivered to this rank.
+        minibatches, sequences, samples: counts delivered to this rank.
         smallest, largest: samples of the smallest and the largest minibatch; 0 without one.
-        pairs: sequences that follow another one in a minibatch.
-        neighbours: pairs that follow each other in the corpus, too.
-        jumps: distances of pairs in the corpus, summed, in sequences.
-        streams: by name.
+        pairs: number of pairs of consecutive sequences in a minibatch.
+        neighbours: number of pairs that are also consecutive in the corpus.
+        jumps: sum of the distances of pairs in the corpus, in sequences.
+        streams: lengths by stream.
     """
 
     minibatches: int = 0
@@ -69,15 +69,15 @@ class Fed:
     streams: dict[str, StreamLengths] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON types."""
+        """Return the sums in JSON types."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fed:
-        """Of `to_json`.
+        """Restore what `to_json` returned.
 
         Raises:
-            ValueError, TypeError, KeyError: it is none of that.
+            ValueError, TypeError, KeyError: the data is not of that form.
         """
         told = table(anything, data, "fed")
         streams = table(_lengths, told.pop("streams"), "fed.streams")
@@ -93,10 +93,10 @@ def _lengths(data: Any, name: str) -> StreamLengths:
 
 
 class Feeding:
-    """Adds up minibatches; see the module.
+    """Sums up minibatches; see the module.
 
     Args:
-        fed: sums to go on from; None: nothing.
+        fed: sums to start from; None: zeros.
     """
 
     __slots__ = ("_fed", "_held", "_ids", "_offsets", "_sizes")
@@ -109,7 +109,7 @@ class Feeding:
         self._held = 0
 
     def add(self, minibatch: Minibatch) -> None:
-        """Count one in; an empty part counts as a minibatch of no samples."""
+        """Count a minibatch; an empty part counts as a minibatch without samples."""
         self._sizes.append(minibatch.num_samples)
         sequences = minibatch.num_sequences
         if sequences:
@@ -124,7 +124,7 @@ class Feeding:
             self._settle()
 
     def fed(self) -> Fed:
-        """The sums so far."""
+        """Return the sums so far."""
         self._settle()
         return self._fed
 
@@ -144,7 +144,7 @@ class Feeding:
         self._sizes, self._ids, self._offsets, self._held = [], [], {}, 0
 
     def _mixing(self) -> None:
-        """Pairs within a minibatch: those across its border would depend on how the run is cut."""
+        """Count pairs within minibatches: pairs across their borders would depend on where the run was interrupted."""
         ids = np.concatenate(self._ids)
         steps = np.diff(ids)
         borders = np.cumsum([len(part) for part in self._ids])[:-1] - 1
@@ -161,7 +161,7 @@ class Feeding:
         offsets = [part for part in seen if not isinstance(part, int)]
         if not offsets:
             return
-        # One difference over all of them; what it makes of the borders between two minibatches is set to 0.
+        # One difference over all of them; differences across minibatch borders are set to 0.
         counts = np.array([len(part) for part in offsets])
         lengths = np.diff(np.concatenate(offsets))
         lengths[np.cumsum(counts)[:-1] - 1] = 0

@@ -1,7 +1,7 @@
-"""What may stand in a line of a log: each field is checked before it is believed.
+"""Checks of the fields of a log line: each is validated before it is used.
 
-A field that is none of what it should be is a ValueError that names it; `log.read_log` makes a DataError of it, with
-file and line. Costs a few hundred nanoseconds a field.
+An invalid field is a ValueError that names it; `log.read_log` turns it into a DataError with file and line. Costs a few
+hundred nanoseconds per field.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LATEST = 253402300799  # the last second of the year 9999, in Unix time
 
 
 def whole(value: Any, name: str) -> int:
-    """A count."""
+    """Check a count."""
     if type(value) is not int or not 0 <= value <= MOST:
         raise ValueError(f"{name}: expected a whole number from 0 to 2**63 - 1, got {shown(value, 40)}")
     return value
 
 
 def real(value: Any, name: str) -> float:
-    """A finite number."""
+    """Check a finite number."""
     if type(value) is int and abs(value) <= MOST:
         return value
     if type(value) is not float or not math.isfinite(value):
@@ -34,52 +34,52 @@ def real(value: Any, name: str) -> float:
 
 
 def amount(value: Any, name: str) -> float:
-    """A number that is not negative: seconds, or a share of them."""
+    """Check a number that is not negative: seconds, or a share of them."""
     if not 0 <= real(value, name) <= MOST:
         raise ValueError(f"{name}: expected a number from 0 to 2**63 - 1, got {shown(value, 40)}")
     return real(value, name)
 
 
 def average(value: Any, name: str) -> float | None:
-    """A number; None where it is no finite one, which other writers than ours may spell NaN or Infinity."""
+    """Check a number; None where it is not finite, which other writers may spell NaN or Infinity."""
     if value is None or (type(value) is float and not math.isfinite(value)):
         return None
     return real(value, name)
 
 
 def moment(value: Any, name: str) -> float:
-    """Unix time, in seconds."""
+    """Check a Unix time, in seconds."""
     if not 0 <= real(value, name) <= LATEST:
         raise ValueError(f"{name}: expected seconds from 1970 to the year 9999, got {shown(value, 40)}")
     return real(value, name)
 
 
 def words(value: Any, name: str) -> str:
-    """A text."""
+    """Check a text."""
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a text, got {shown(value, 40)}")
     return value
 
 
 def maybe(check: Callable[[Any, str], T], value: Any, name: str) -> T | None:
-    """What older logs do not tell is None."""
+    """Check a field that older logs lack; None where it is missing."""
     return None if value is None else check(value, name)
 
 
 def several(check: Callable[[Any, str], T], value: Any, name: str) -> list[T]:
-    """A list of such fields."""
+    """Check a list of such fields."""
     if not isinstance(value, list):
         raise ValueError(f"{name}: expected a list, got {shown(value, 40)}")
     return [check(part, name) for part in value]
 
 
 def table(check: Callable[[Any, str], T], value: Any, name: str) -> dict[str, T]:
-    """An object of such fields."""
+    """Check an object of such fields."""
     if not isinstance(value, dict):
         raise ValueError(f"{name}: expected an object, got {shown(value, 40)}")
     return {key: check(part, f"{name}.{key}") for key, part in value.items()}
 
 
 def anything(value: Any, name: str) -> Any:
-    """A field that is shown as it is."""
+    """Accept any field, which is shown as it is."""
     return value

@@ -1,6 +1,6 @@
-"""What stands out in a run, in sentences: what a reader of the page should look at first, and what to do about it.
+"""Findings of a run, in sentences: what a reader of the page should look at first, and what to do about it.
 
-The thresholds are where a change is worth its trouble: a tenth of the time, three tenths of the rows, half of a full
+The thresholds are where a change is worth the effort: a tenth of the time, three tenths of the rows, half of a full
 shuffle.
 """
 
@@ -14,26 +14,26 @@ _WAITING, _SAVING, _PADDING, _MIXED = 0.1, 0.1, 0.3, 0.5
 
 
 def findings(run: Run) -> list[str]:
-    """Sentences, plain text; none if nothing stands out."""
+    """Return sentences in plain text; none if nothing stands out."""
     return [*_course(run.history), *_time(run.history), *_feed(run)]
 
 
 def _course(history: History) -> list[str]:
     found = []
     if history.ended is None:
-        found.append("The log has no end: the run is still going on, or its process was killed.")
+        found.append("The log has no end: the run is still in progress, or its process was killed.")
     elif history.ended.get("interrupted"):
         found.append("The run was interrupted, and saved before it ended.")
     if history.restarts:
         times = "once" if len(history.restarts) == 1 else f"{len(history.restarts)} times"
         places = ", ".join(f"{at:,}" for at in history.restarts[:8]) + (", …" if len(history.restarts) > 8 else "")
         found.append(
-            f"The run went on {times} after its process had ended, at {places} label samples. What was trained again "
+            f"The run went on {times} after its process had ended, at {places} label samples. What was trained twice "
             "is counted once."
         )
     if history.torn:
         lines = "1 line" if history.torn == 1 else f"{history.torn} lines"
-        found.append(f"{lines} of the log could not be read, as a kill leaves them; nothing of it is shown.")
+        found.append(f"{lines} of the log could not be read, as a kill leaves them; they are not shown.")
     diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
     if diverged:
         found.append(
@@ -49,7 +49,7 @@ def _time(history: History) -> list[str]:
     if whole and parts.get("waiting for data", 0.0) > _WAITING * whole:
         found.append(
             f"{parts['waiting for data'] / whole:.0%} of the time was spent waiting for data. More threads= or "
-            "read_ahead=, a store instead of text, or fewer random accesses make up for it; feedline bench measures."
+            "read_ahead=, a store instead of text, or fewer random accesses may help; feedline bench measures it."
         )
     if whole and parts.get("saving", 0.0) > _SAVING * whole:
         found.append(f"{parts['saving'] / whole:.0%} of the time went into checkpoints: save less often.")
@@ -61,14 +61,14 @@ def _feed(run: Run) -> list[str]:
     skipped = max(history.skipped, run.quarantined.count)
     if skipped:
         were = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
-        found.append(f"{were} unreadable and passed over: see errors.")
+        found.append(f"{were} unreadable and skipped: see errors.")
     for name in ragged_streams(fed):
         assert fed is not None
         stream = fed.streams[name]
         if stream.padded and 1 - stream.samples / stream.padded > _PADDING:
             found.append(
                 f"Padded, {1 - stream.samples / stream.padded:.0%} of the rows of stream {name} are padding; "
-                'layout="packed" or "nested" does without.'
+                'layout="packed" or "nested" avoids it.'
             )
     sequences = (history.about.get("corpus") or {}).get("sequences")
     if fed is not None and fed.pairs and sequences and sequences > 2:

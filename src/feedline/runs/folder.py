@@ -1,10 +1,10 @@
-"""What lies in a run folder: the log, quarantine files, the picture of the network.
+"""The files of a run folder: the log, quarantine files, the picture of the network.
 
 | file | written by |
 |---|---|
 | ``run.jsonl``, or the only other log | `feedline.train.JsonLines`, ``feedline bench --log`` |
 | ``quarantine*.jsonl`` | a source with ``on_error="skip"`` and ``quarantine=`` |
-| ``network.svg`` | whoever draws it |
+| ``network.svg`` | the user |
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Quarantined:
     """Unreadable sequences.
 
     Attributes:
-        first: lines of the first `MOST_LISTED` different ones.
-        count: of different ones.
-        files: they are listed in.
+        first: lines of the first `MOST_LISTED` distinct ones.
+        count: number of distinct ones.
+        files: names of the files that list them.
     """
 
     first: list[dict[str, Any]]
@@ -40,13 +40,13 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder, read.
+    """The contents of a run folder.
 
     Attributes:
-        folder: of the log.
-        history: what the log says.
-        quarantined: what could not be read.
-        network: an SVG, or None.
+        folder: folder of the log.
+        history: contents of the log.
+        quarantined: unreadable sequences.
+        network: SVG of the network, or None.
     """
 
     folder: Path
@@ -56,14 +56,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the run for display."""
         return self.folder.resolve().name
 
     def is_kept(self, saved: Saved) -> bool:
-        """Whether a checkpoint still lies where it was written, or where the run folder was moved to."""
+        """Return whether a checkpoint still is where it was written, or where the run folder was moved to."""
         path = Path(saved.path)
         moved = (self.folder / path.name, self.folder / path.parent.name / path.name)
-        return any(os.path.isdir(place) for place in (path, *moved))  # False, too, where no path can be so
+        return any(os.path.isdir(place) for place in (path, *moved))  # also False for invalid paths
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -71,7 +71,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
     Raises:
         FileNotFoundError: no such folder or file, or no log in the folder.
-        DataError: several logs and none of them is ``run.jsonl``; a log that is none.
+        DataError: several logs and none of them is ``run.jsonl``; not a log.
     """
     log = _log(Path(path))
     network = log.parent / NETWORK
@@ -111,7 +111,7 @@ def _quarantined(folder: Path) -> Quarantined:
     first: list[dict[str, Any]] = []
     seen: set[tuple[str, str]] = set()
     for line in (line for file in files for line in _lines(file)):
-        # Every process lists what it meets: one that went on lists it again.
+        # Every process lists what it meets: one that resumed lists it again.
         key = (str(line.get("path")), str(line.get("sequence")))
         if key not in seen:
             seen.add(key)
@@ -125,7 +125,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         for text in lines:
             try:
                 line = json.loads(text)
-            except (ValueError, RecursionError):  # torn by a kill; the process that goes on lists the sequence again
+            except (ValueError, RecursionError):  # torn by a kill; the process that resumes lists the sequence again
                 continue
             if isinstance(line, dict):
                 yield line

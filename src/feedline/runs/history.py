@@ -1,7 +1,6 @@
-"""A run's log as numbers: one row an event of a kind, in order of label samples.
+"""A run's log as numbers: one row for each event, by kind, in order of label samples.
 
-Lines of older logs lack what was not written then; their fields are None. Cost: about a
-kilobyte a progress line, half of that an update.
+Fields that older logs lack are None. Cost: about a kilobyte for a progress line, half of that for an update.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from feedline.runs.log import read_log
 
 
 class Average(NamedTuple):
-    """An update, a validation or a test: averages a label sample; None where they are no finite numbers."""
+    """An update, a validation or a test: averages per label sample; None where they are not finite."""
 
     kind: str
     samples: int
@@ -33,15 +32,15 @@ class Span(NamedTuple):
 
     Attributes:
         samples: label samples of the run at its end.
-        loss, metric: averages over it.
-        counted: label samples in it.
-        minibatches: updates in it.
-        seconds: wall time in it.
+        loss, metric: averages over the span.
+        counted: label samples in the span.
+        minibatches: updates in the span.
+        seconds: wall time of the span.
         waiting, evaluating, saving: shares of that time, 0 to 1.
         rates: learning rate of each learner at its end.
-        fed: what the feed delivered.
+        fed: statistics of the feed.
         held: bytes of decoded chunks held by the feed at its end.
-        skipped: unreadable sequences passed over since its process began.
+        skipped: unreadable sequences skipped since its process began.
     """
 
     samples: int
@@ -68,7 +67,7 @@ class Saved(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A process began or went on (``"start"``), or ended in an orderly way (``"end"``)."""
+    """A process began or resumed (``"start"``), or ended in an orderly way (``"end"``)."""
 
     event: str
     samples: int
@@ -77,19 +76,19 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """All of a run.
+    """The whole history of a run.
 
     Attributes:
-        path: of the log.
+        path: path of the log.
         about: the latest "start" line.
-        restarts: label samples at which a process went on where another had been.
+        restarts: label samples at which a process resumed where another had stopped.
         spans: progress lines.
         averages: updates, validations and tests.
         saved: checkpoints.
         ended: the "end" line, if nothing came after it.
-        skipped: how often an unreadable sequence was passed over, by all processes.
-        sweeps: trained when the last process began or ended.
-        lines, torn: of the file; torn ones were cut off by a kill.
+        skipped: how often an unreadable sequence was skipped, by all processes.
+        sweeps: sweeps trained when the last process began or ended.
+        lines, torn: number of lines in the file, and of those torn by a kill.
     """
 
     path: Path
@@ -106,12 +105,12 @@ class History:
 
     @property
     def is_feed(self) -> bool:
-        """Whether nothing was trained: the log is of ``feedline bench``."""
+        """Whether nothing was trained: the log was written by ``feedline bench``."""
         return self.about.get("kind") == "bench"
 
     @property
     def counts(self) -> str:
-        """What the axis counts."""
+        """Unit of the axis."""
         return "samples" if self.is_feed else "label samples"
 
     @property
@@ -127,7 +126,7 @@ class History:
         return sum(span.seconds for span in self.spans)
 
     def fed(self) -> Fed | None:
-        """What the feed delivered, all spans together; None where the log does not tell."""
+        """Return statistics of the feed over all spans; None where the log has none."""
         parts = [span.fed for span in self.spans if span.fed is not None]
         return _together(parts) if parts else None
 
@@ -136,7 +135,7 @@ def read_history(path: Path) -> History:
     """Read a run's log.
 
     Raises:
-        DataError: there is no event in it, or a line that is none.
+        DataError: the log has no event, or a line that is not an event.
     """
     log = read_log(path, _event)
     if not log.events:
@@ -168,7 +167,7 @@ def read_history(path: Path) -> History:
 
 def _event(line: dict[str, Any]) -> Span | Average | Saved | Mark | None:
     made = _EVENTS.get(line["event"])
-    return None if made is None else made(line)  # events of a user's own reporter are theirs
+    return None if made is None else made(line)  # events of users' reporters are ignored
 
 
 def _span(line: dict[str, Any]) -> Span:
@@ -200,7 +199,7 @@ def _saved(line: dict[str, Any]) -> Saved:
 
 
 def _mark(line: dict[str, Any]) -> Mark:
-    """A start or end; what is told of the run is checked as far as the page counts with it."""
+    """Return a start or end; what it says of the run is checked as far as the page depends on it."""
     for name, check in _TOLD.items():
         if line.get(name) is not None:
             check(line[name], name)

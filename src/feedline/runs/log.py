@@ -1,8 +1,8 @@
-"""The log of a run, read back: JSON lines, one an event, each with ``event`` and ``samples`` (label samples so far).
+"""Reads the log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
 
-A process that is killed leaves a torn last line, and what it wrote after its last checkpoint is written again by the
-one that goes on. Read back, each part of the run is there once, as it was trained the last time.
-Cost: one pass; memory for what ``keep`` makes of each line.
+A killed process leaves a torn last line, and the one that resumes writes again what the first wrote after its last
+checkpoint. The result has each part of the run once, as it was trained the last time.
+Cost: one pass; memory for what ``keep`` returns for each line.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Log(Generic[T]):
     """What was found.
 
     Attributes:
-        events: in order of samples, each once.
-        starts: label samples at which a process began or went on, in the order of the file.
-        lines: read, with those that were trained again and those that are torn.
-        torn: lines that are no JSON, as a kill leaves them.
+        events: events in order of samples, each once.
+        starts: label samples at which a process began or resumed, in file order.
+        lines: number of lines, including repeated and torn ones.
+        torn: number of lines that are not JSON, as a kill leaves them.
     """
 
     events: list[T]
@@ -42,12 +42,12 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> Log[T]:
     """Read a log.
 
     Args:
-        path: the file.
-        keep: what to remember of a line.
+        path: path of the file.
+        keep: function from a line to what to remember of it.
 
     Raises:
-        OSError: it cannot be read.
-        DataError: a line is JSON, and no event.
+        OSError: the file cannot be read.
+        DataError: a line is JSON but not an event.
     """
     kept: dict[tuple[str, int], T] = {}
     starts: list[int] = []
@@ -62,7 +62,7 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> Log[T]:
             try:
                 event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
                 if event == "start":
-                    # What was written after the place where a process went on is that process's to tell.
+                    # The resumed process writes again whatever was logged after the place where it resumed.
                     kept = {key: old for key, old in kept.items() if key[1] <= samples}
                     starts.append(samples)
                 kept.pop((event, samples), None)

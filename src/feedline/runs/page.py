@@ -1,7 +1,7 @@
-"""One HTML page that holds all it needs: no file, no network, no script but its own.
+"""A self-contained HTML page: no other file, no network, no script but its own.
 
-A content security policy in the page says so to the browser: nothing is loaded, and a script that got in by a name in
-the data would not run. Every text that comes from data passes `escape` on its way in.
+A content security policy in the page makes the browser enforce this: nothing is loaded, and a script injected through a
+name in the data would not run. Every text that comes from data is escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.resources import files
 
 
 def document(title: str, body: str) -> str:
-    """The page around ``body``, which is HTML."""
+    """Return the page around ``body``, which is HTML."""
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
@@ -38,13 +38,13 @@ def document(title: str, body: str) -> str:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """A table of names and texts."""
+    """Return a table of names and texts."""
     cells = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in rows)
     return f'<table class="facts"><tbody>\n{cells}\n</tbody></table>'
 
 
 def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls in its own box."""
+    """Return a table that scrolls in its own box."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     return (
@@ -54,6 +54,6 @@ def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def picture(svg: bytes, says: str) -> str:
-    """An SVG as an image: a browser runs no script in it and loads nothing for it."""
+    """Embed an SVG as an image: browsers run no script in it and load nothing for it."""
     data = base64.b64encode(svg).decode()
     return f'<p class="network"><img src="data:image/svg+xml;base64,{data}" alt="{escape(says)}"></p>'

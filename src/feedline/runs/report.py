@@ -1,7 +1,7 @@
 """``feedline.report``: a run as one page that says where the time went.
 
-The page holds what it shows; it opens from disk, without a network, and prints. A log of any length makes a page of a
-few hundred kilobytes, as charts of many rows show the telling ones (see `table`). Cost: one pass over the log.
+The page is self-contained; it opens from disk, without a network, and prints. A log of any length makes a page of a few
+hundred kilobytes, as long charts are thinned (see `table`). Cost: one pass over the log.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ def report(run: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
     Args:
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
             --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself.
-        output: where to write the page; None: ``report.html`` beside the log. Overwritten.
+        output: path of the page; None: ``report.html`` next to the log. An existing file is overwritten.
 
     Returns:
         The path of the page.
 
     Raises:
         FileNotFoundError: no such folder, or no log in it.
-        DataError: several logs to choose from, or something else than a log.
+        DataError: several logs to choose from, or a file that is not a log.
         ValueError: ``output`` is the log.
     """
     found = read_run(run)
     path = found.folder / "report.html" if output is None else Path(output)
     if path.exists() and path.samefile(found.history.path):
         raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
-    # Names from data may hold what is no character, as file names do; it is shown as an escape.
+    # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
     path.write_text(html(found), encoding="utf-8", errors="backslashreplace")
     return path
 
 
 def html(run: Run) -> str:
-    """The page."""
+    """Return the page."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
@@ -80,8 +80,8 @@ def html(run: Run) -> str:
 {sections}
 </main>
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
-the pointer over them, or focus one and use the arrow keys; the numbers stand below each. Sizes, padding, lengths and
-order are of what the worker got that wrote the log.</footer>"""
+the pointer over them, or focus one and use the arrow keys; the numbers are below each. Sizes, padding, lengths and
+order are those of the worker that wrote the log.</footer>"""
     return page.document(title, body)
 
 
@@ -126,12 +126,12 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
     if fed is not None and fed.minibatches:
         tiles.append((f"{fed.samples / fed.minibatches:,.4g}", f"samples a minibatch ({fed.minibatches:,})"))
     if run.quarantined.count or history.skipped:
-        tiles.append((f"{max(run.quarantined.count, history.skipped):,}", "sequences passed over"))
+        tiles.append((f"{max(run.quarantined.count, history.skipped):,}", "sequences skipped"))
     return tiles
 
 
 def _spent(run: Run) -> str:
-    """The whole wall time, in one bar with its legend, which is its table too."""
+    """Return the whole wall time, as one bar with a legend that is also its table."""
     end = run.history.ended or {}
     parts = end["seconds_by_part"] if "seconds_by_part" in end else seconds_by_part(run.history.spans)
     whole = sum(parts.values())
@@ -152,11 +152,11 @@ def _spent(run: Run) -> str:
 def _errors(run: Run) -> str:
     listed, skipped = run.quarantined, run.history.skipped
     if not listed.count and not skipped:
-        return "<p>No sequence was passed over.</p>"
-    said = f"<p>{skipped:,} times a sequence that could not be read was passed over.</p>" if skipped else ""
+        return "<p>No sequence was skipped.</p>"
+    said = f"<p>Unreadable sequences were skipped {skipped:,} times.</p>" if skipped else ""
     if not listed.count:
         return said + (
-            "<p>No quarantine file lies beside the log: <code>MinibatchSource(..., quarantine=folder / "
+            "<p>There is no quarantine file next to the log: <code>MinibatchSource(..., quarantine=folder / "
             '"quarantine.jsonl")</code> puts it there.</p>'
         )
     which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
@@ -170,9 +170,9 @@ def _errors(run: Run) -> str:
 def _checkpoints(run: Run) -> str:
     saved = run.history.saved
     if not saved:
-        return "<p>The log tells of no checkpoint.</p>"
+        return "<p>The log has no checkpoints.</p>"
     shown = saved[-MOST_CHECKPOINTS:]
-    said = f"<p>{len(saved):,} were written; the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
+    said = f"<p>{len(saved):,} were written; these are the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
     rows = [
         [f"{one.samples:,}", one.path, "" if one.time is None else _moment(one.time), _yes(run.is_kept(one))]
         for one in reversed(shown)

@@ -1,7 +1,7 @@
-"""The numbers behind a chart: rows along one axis, and the rule that leaves most of them out where there are many.
+"""The numbers behind a chart: rows along one axis, and how long tables are thinned.
 
-Thinning keeps rows whole. Law (tests/runs/test_table.py): first, last, lowest and highest number of every column stay,
-in the whole and in each stretch of the axis, in order; nothing is averaged, so every number shown stands in the log.
+Thinning keeps rows whole. Law (tests/runs/test_table.py): the first, last, lowest and highest number of every column
+are kept, overall and in each stretch of the axis, in order; nothing is averaged, so every number shown is in the log.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Table:
     total: int
 
     def numbers(self) -> list[Number]:
-        """All numbers of all columns."""
+        """Return all numbers of all columns."""
         return [value for row in self.rows for value in row.values if value is not None]
 
 
 def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> Table:
-    """A table of columns given as (place, number) pairs; columns without a number are left out."""
+    """Return a table of columns given as (place, number) pairs; columns without a number are left out."""
     given = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
     at: dict[Number, list[Number | None]] = {}
     for k, pairs in enumerate(given.values()):
@@ -54,7 +54,7 @@ def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None
 
 
 def thinned(table: Table, most: int = MOST_ROWS) -> Table:
-    """At most about ``most`` rows; see the module. A table that is small enough stays as it is."""
+    """Thin a table to about ``most`` rows; see the module. A table that is small enough is returned unchanged."""
     if len(table.rows) <= most:
         return table
     per_stretch = 2 + 2 * len(table.columns)

@@ -6,18 +6,9 @@ table in docs/compat/cntk.md says where.
 
 from feedline.cntk.cntk_py import FULL_DATA_SWEEP, INFINITELY_REPEAT
 from feedline.cntk.cntk_py import WINDOW_IN_CHUNKS as DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS
-from feedline.cntk.io import transforms
+from feedline.cntk.io import _deserializers, transforms
 from feedline.cntk.io._data import MinibatchSourceFromData
-from feedline.cntk.io._deserializers import (
-    Base64ImageDeserializer,
-    CBFDeserializer,
-    CTFDeserializer,
-    HTKFeatureDeserializer,
-    HTKMLFBinaryDeserializer,
-    HTKMLFDeserializer,
-    ImageDeserializer,
-    LatticeDeserializer,
-)
+from feedline.cntk.io._deserializers import *
 from feedline.cntk.io._minibatch import MinibatchData
 from feedline.cntk.io._source import MinibatchSource
 from feedline.cntk.io._streams import StreamConfiguration, StreamDef, StreamDefs, StreamInformation
@@ -26,17 +17,10 @@ from feedline.cntk.io._user import UserDeserializer, UserFeed, UserMinibatchSour
 from feedline.cntk.logging import TraceLevel
 
 __all__ = [
+    *_deserializers.__all__,
     "DEFAULT_RANDOMIZATION_WINDOW_IN_CHUNKS",
     "FULL_DATA_SWEEP",
     "INFINITELY_REPEAT",
-    "Base64ImageDeserializer",
-    "CBFDeserializer",
-    "CTFDeserializer",
-    "HTKFeatureDeserializer",
-    "HTKMLFBinaryDeserializer",
-    "HTKMLFDeserializer",
-    "ImageDeserializer",
-    "LatticeDeserializer",
     "MinibatchData",
     "MinibatchSource",
     "MinibatchSourceFromData",

@@ -5,23 +5,30 @@ Text is read; binary, image and speech formats are not, and say what to use inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from feedline.cntk import cntk_py
+from feedline.cntk._names import explain
 from feedline.cntk.io._streams import StreamConfiguration
 from feedline.data import Stream
 from feedline.errors import CompatError
 from feedline.feed.formats.ctf import CTFDeserializer as TextCorpus
 
+__all__ = [
+    "Base64ImageDeserializer",
+    "CBFDeserializer",
+    "CTFDeserializer",
+    "HTKFeatureDeserializer",
+    "HTKMLFBinaryDeserializer",
+    "HTKMLFDeserializer",
+    "ImageDeserializer",
+    "LatticeDeserializer",
+]
+
 _CTF = "CNTKTextFormatDeserializer"
 _FIXED = {"type", "module", "file", "input"}
 _OPTIONS = {"cacheIndex", "skipSequenceIds", "maxErrors", "chunkSizeInBytes"}
-_IMAGES = (
-    "put the encoded images into Parquet or a store (fl.ParquetDeserializer, fl.StoreDeserializer), or write a "
-    "fl.UserDeserializer, and decode in transforms=[...] of fl.MinibatchSource"
-)
-_SPEECH = "write the features as arrays or a store (fl.ArrayDeserializer, fl.StoreWriter), or a fl.UserDeserializer"
 
 
 def CTFDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dictionary:
@@ -62,7 +69,10 @@ def corpus_of(config: Any, max_errors: int) -> TextCorpus:
     if not isinstance(config, Mapping):
         raise TypeError(f"expected a deserializer, got {type(config).__name__}; make one with cntk.io.CTFDeserializer")
     if config.get("type") != _CTF:
-        raise CompatError(f"expected a reader of type {_CTF!r}, got {config.get('type')!r}: {_IMAGES}")
+        raise CompatError(
+            f"expected a reader of type {_CTF!r}, got {config.get('type')!r}: decode images in transforms=[...] of "
+            "fl.MinibatchSource over a store or Parquet, or write a fl.UserDeserializer"
+        )
     unknown = config.keys() - _FIXED - _OPTIONS
     if unknown:
         raise CompatError(
@@ -96,43 +106,20 @@ def corpus_of(config: Any, max_errors: int) -> TextCorpus:
     )
 
 
-def _absent(name: str, instead: str) -> NoReturn:
-    raise CompatError(f"cntk.io.{name} is not there: {instead}")
+def _absent(name: str) -> Callable[..., NoReturn]:
+    def function(*args: Any, **kwargs: Any) -> NoReturn:
+        raise explain("cntk.io", name)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = "Raise CompatError, which says what to use: there is no such reader."
+    return function
 
 
-def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent(
-        "CBFDeserializer",
-        "binary files were made from text; read that with cntk.io.CTFDeserializer, or `feedline convert` it to a store",
-    )
-
-
-def ImageDeserializer(filename: str, streams: Mapping[str, Any]) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("ImageDeserializer", _IMAGES)
-
-
-def Base64ImageDeserializer(filename: str, streams: Mapping[str, Any]) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("Base64ImageDeserializer", _IMAGES)
-
-
-def HTKFeatureDeserializer(streams: Mapping[str, Any]) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("HTKFeatureDeserializer", _SPEECH)
-
-
-def HTKMLFDeserializer(label_mapping_file: str, streams: Mapping[str, Any], phoneBoundaries: bool = False) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("HTKMLFDeserializer", _SPEECH)
-
-
-def HTKMLFBinaryDeserializer(streams: Mapping[str, Any]) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("HTKMLFBinaryDeserializer", _SPEECH)
-
-
-def LatticeDeserializer(lattice_index_file: str, streams: Mapping[str, Any]) -> NoReturn:
-    """Absent; raises CompatError."""
-    _absent("LatticeDeserializer", _SPEECH)
+# Scripts import readers that they do not always call.
+Base64ImageDeserializer = _absent("Base64ImageDeserializer")
+CBFDeserializer = _absent("CBFDeserializer")
+HTKFeatureDeserializer = _absent("HTKFeatureDeserializer")
+HTKMLFBinaryDeserializer = _absent("HTKMLFBinaryDeserializer")
+HTKMLFDeserializer = _absent("HTKMLFDeserializer")
+ImageDeserializer = _absent("ImageDeserializer")
+LatticeDeserializer = _absent("LatticeDeserializer")

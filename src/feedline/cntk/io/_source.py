@@ -26,7 +26,7 @@ from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window
 
 _POSITION = "minibatchSourcePosition"
-_EXACT = "feedline"  # beside CNTK's keys, where these do not say all
+_EXACT = "feedline"  # in addition to CNTK's keys, where these are not sufficient
 _LARGEST = 2**31
 _UNBOUNDED = 1 << 62
 

@@ -54,7 +54,7 @@ class UserMinibatchSource:
         """This worker's part of the next minibatch; ``{}`` at the end.
 
         Args:
-            num_samples: at most so many samples.
+            num_samples: most samples to return.
             number_of_workers, worker_rank: whose part.
             device: where data is wanted.
         """

@@ -12,7 +12,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops.functions import Function
@@ -23,12 +23,12 @@ __all__ = ["GRU", "LSTM", "ForwardDeclaration", "RNNStep", "RNNUnit", "Stabilize
 
 @dataclass(frozen=True)
 class FusedStep:
-    """What a recurrence needs to run a step by torch's kernel.
+    """A step that a recurrence can run with a fused kernel of torch.
 
     Attributes:
-        op: of the graph.
-        weights: parameters in its order.
-        attributes: its settings.
+        op: operation of the graph.
+        weights: parameters, in the order of the operation.
+        attributes: attributes of the operation.
         states: number of states.
     """
 
@@ -39,12 +39,12 @@ class FusedStep:
 
 
 def identity(keep: Any) -> Any:
-    """The operand."""
+    """Return the operand unchanged."""
     return ops.alias(keep)
 
 
 def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
-    """A placeholder with a method ``resolve_to(function)``, which ties a recurrence."""
+    """Return a placeholder with a method ``resolve_to(function)``, which ties a recurrence."""
     declared = placeholder(name=name)
 
     def resolve_to(function: Any) -> None:
@@ -54,9 +54,10 @@ def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
     return declared
 
 
+@overridable
 def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = "") -> Any:
-    """Scales by a learned factor, kept positive by a softplus of this steepness; disabled, it is the identity."""
-    if not get_default_override(Stabilizer, enable_self_stabilization=enable_self_stabilization):
+    """Scale by a learned factor, which a softplus of this steepness keeps positive; the identity if disabled."""
+    if not enable_self_stabilization:
         return identity
     # The factor begins as 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
     factor = parameter((), 0.99537863, "alpha")
@@ -64,6 +65,7 @@ def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_ov
     return layer(lambda x: beta * x, "Stabilizer", name, {"alpha": factor, "beta": beta})
 
 
+@overridable
 def LSTM(
     shape: Any,
     cell_shape: Any = None,
@@ -78,55 +80,43 @@ def LSTM(
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs; None: as many, without projection.
-        activation: of candidates and outputs.
-        use_peepholes: gates see the cells.
-        init: of weights.
-        init_bias: of the bias.
+        cell_shape: number of cells, projected to the outputs; None: that of outputs, without a projection.
+        activation: activation of candidates and outputs.
+        use_peepholes: let gates see the cells.
+        init: initializer of weights.
+        init_bias: initial value of the bias.
         enable_self_stabilization: scale states by learned factors.
-        name: its name.
+        name: name of the block.
 
     Raises:
-        ValueError: shapes of more than one axis.
+        ValueError: a shape with several axes.
     """
-    activation = get_default_override(LSTM, activation=activation)
-    use_peepholes = get_default_override(LSTM, use_peepholes=use_peepholes)
-    init = get_default_override(LSTM, init=init)
-    init_bias = get_default_override(LSTM, init_bias=init_bias)
-    stabilize = get_default_override(LSTM, enable_self_stabilization=enable_self_stabilization)
     outputs, cells = _vectors("LSTM", shape, cell_shape)
-    b = parameter((4 * cells,), init_bias, "b")
-    W = parameter((*INFERRED, 4 * cells), init, "W")
-    H = parameter((outputs, 4 * cells), init, "H")
+    b, W, H = _weights(outputs, cells, 4, 4, init, init_bias)
     Ci, Cf, Co = (parameter((cells,), init, n) if use_peepholes else None for n in ("Ci", "Cf", "Co"))
-    P = parameter((cells, outputs), init, "P") if cell_shape is not None else None
-    Sdh, Sdc, Sct, Sht = (Stabilizer(enable_self_stabilization=bool(stabilize)) for _ in range(4))
-
-    def gate(x: Any, number: int) -> Any:
-        return ops.slice(x, -1, number * cells, (number + 1) * cells)
+    P = _projection(outputs, cells, cell_shape, init)
+    Sdh, Sdc, Sct, Sht = _stabilizers(4, enable_self_stabilization)
 
     def peeping(x: Any, c: Any, weights: Any) -> Any:
         return x if weights is None else x + weights * c
 
     def step(dh: Any, dc: Any, x: Any) -> Any:
-        dhs, dcs = (Sdh(dh), Sdc(dc)) if stabilize else (dh, dc)
+        dhs, dcs = Sdh(dh), Sdc(dc)
         gates = b + ops.times(x, W) + ops.times(dhs, H)
-        it = ops.sigmoid(peeping(gate(gates, 0), dcs, Ci))
-        ft = ops.sigmoid(peeping(gate(gates, 2), dcs, Cf))
-        c = ft * dc + it * activated(gate(gates, 1), activation)
-        ot = ops.sigmoid(peeping(gate(gates, 3), Sct(c) if stabilize else c, Co))
-        h = ot * activated(c, activation)
-        if P is not None:
-            h = ops.times(Sht(h) if stabilize else h, P)
-        return ops.alias(h, "h"), ops.alias(c, "c")
+        it = ops.sigmoid(peeping(_gate(gates, 0, cells), dcs, Ci))
+        ft = ops.sigmoid(peeping(_gate(gates, 2, cells), dcs, Cf))
+        c = ft * dc + it * activated(_gate(gates, 1, cells), activation)
+        ot = ops.sigmoid(peeping(_gate(gates, 3, cells), Sct(c), Co))
+        return ops.alias(_projected(ot * activated(c, activation), P, Sht), "h"), ops.alias(c, "c")
 
     members = {"b": b, "W": W, "H": H, "Ci": Ci, "Cf": Cf, "Co": Co, "P": P}
     function = layer(step, "LSTM", name, members, ("dh", "dc", "x"))
-    if activation is ops.tanh and not use_peepholes and P is None and not stabilize:
+    if activation is ops.tanh and not use_peepholes and P is None and not enable_self_stabilization:
         function.step = FusedStep("lstm", (W, H, b), {}, 2)
     return function
 
 
+@overridable
 def GRU(
     shape: Any,
     cell_shape: Any = None,
@@ -137,38 +127,27 @@ def GRU(
     name: str = "",
 ) -> Function:
     """One step of a gated recurrent unit: ``(h, x) -> h``; arguments as for `LSTM`."""
-    activation = get_default_override(GRU, activation=activation)
-    init = get_default_override(GRU, init=init)
-    init_bias = get_default_override(GRU, init_bias=init_bias)
-    stabilize = get_default_override(GRU, enable_self_stabilization=enable_self_stabilization)
     outputs, cells = _vectors("GRU", shape, cell_shape)
-    b = parameter((3 * cells,), init_bias, "b")
-    W = parameter((*INFERRED, 3 * cells), init, "W")
-    H = parameter((outputs, 2 * cells), init, "H")
+    b, W, H = _weights(outputs, cells, 3, 2, init, init_bias)
     H1 = parameter((outputs, cells), init, "H1")
-    P = parameter((cells, outputs), init, "P") if cell_shape is not None else None
+    P = _projection(outputs, cells, cell_shape, init)
     if P is not None and cells != outputs:
         raise ValueError(f"GRU: expected as many cells as outputs, as the state is of both, got {cells} and {outputs}")
-    Sdh, Sht = (Stabilizer(enable_self_stabilization=bool(stabilize)) for _ in range(2))
-
-    def gate(x: Any, number: int) -> Any:
-        return ops.slice(x, -1, number * cells, (number + 1) * cells)
+    Sdh, Sht = _stabilizers(2, enable_self_stabilization)
 
     def step(dh: Any, x: Any) -> Any:
-        dhs = Sdh(dh) if stabilize else dh
+        dhs = Sdh(dh)
         from_x, from_h = b + ops.times(x, W), ops.times(dhs, H)
-        update = ops.sigmoid(gate(from_x, 0) + gate(from_h, 0))
-        reset = ops.sigmoid(gate(from_x, 1) + gate(from_h, 1))
-        candidate = activated(gate(from_x, 2) + ops.times(dhs * reset, H1), activation)
-        h = (1 - update) * candidate + update * dhs
-        if P is not None:
-            h = ops.times(Sht(h) if stabilize else h, P)
-        return ops.alias(h, "h")
+        update = ops.sigmoid(_gate(from_x, 0, cells) + _gate(from_h, 0, cells))
+        reset = ops.sigmoid(_gate(from_x, 1, cells) + _gate(from_h, 1, cells))
+        candidate = activated(_gate(from_x, 2, cells) + ops.times(dhs * reset, H1), activation)
+        return ops.alias(_projected((1 - update) * candidate + update * dhs, P, Sht), "h")
 
     members = {"b": b, "W": W, "H": H, "H1": H1, "P": P}
     return layer(step, "GRU", name, members, ("dh", "x"))
 
 
+@overridable
 def RNNStep(
     shape: Any,
     cell_shape: Any = None,
@@ -179,32 +158,48 @@ def RNNStep(
     name: str = "",
 ) -> Function:
     """One step of a plain recurrence, ``h = activation(x W + h H + b)``: ``(h, x) -> h``; arguments as for `LSTM`."""
-    activation = get_default_override(RNNStep, activation=activation)
-    init = get_default_override(RNNStep, init=init)
-    init_bias = get_default_override(RNNStep, init_bias=init_bias)
-    stabilize = get_default_override(RNNStep, enable_self_stabilization=enable_self_stabilization)
     outputs, cells = _vectors("RNNStep", shape, cell_shape)
-    b = parameter((cells,), init_bias, "b")
-    W = parameter((*INFERRED, cells), init, "W")
-    H = parameter((outputs, cells), init, "H")
-    P = parameter((cells, outputs), init, "P") if cell_shape is not None else None
-    Sdh, Sht = (Stabilizer(enable_self_stabilization=bool(stabilize)) for _ in range(2))
+    b, W, H = _weights(outputs, cells, 1, 1, init, init_bias)
+    P = _projection(outputs, cells, cell_shape, init)
+    Sdh, Sht = _stabilizers(2, enable_self_stabilization)
 
     def step(dh: Any, x: Any) -> Any:
-        dhs = Sdh(dh) if stabilize else dh
-        h = activated(ops.times(x, W) + ops.times(dhs, H) + b, activation)
-        if P is not None:
-            h = ops.times(Sht(h) if stabilize else h, P)
-        return ops.alias(h, "h")
+        h = activated(ops.times(x, W) + ops.times(Sdh(dh), H) + b, activation)
+        return ops.alias(_projected(h, P, Sht), "h")
 
     function = layer(step, "RNNStep", name, {"b": b, "W": W, "H": H, "P": P}, ("dh", "x"))
     kernel = {ops.tanh: "tanh", ops.relu: "relu"}.get(activation)
-    if kernel is not None and P is None and not stabilize:
+    if kernel is not None and P is None and not enable_self_stabilization:
         function.step = FusedStep("rnn", (W, H, b), {"activation": kernel}, 1)
     return function
 
 
 RNNUnit = RNNStep
+
+
+def _weights(outputs: int, cells: int, gates: int, of_state: int, init: Any, init_bias: Any) -> tuple[Any, Any, Any]:
+    """Bias, weights of the input, and weights of the state, which fewer gates may see."""
+    return (
+        parameter((gates * cells,), init_bias, "b"),
+        parameter((*INFERRED, gates * cells), init, "W"),
+        parameter((outputs, of_state * cells), init, "H"),
+    )
+
+
+def _projection(outputs: int, cells: int, cell_shape: Any, init: Any) -> Any:
+    return None if cell_shape is None else parameter((cells, outputs), init, "P")
+
+
+def _projected(h: Any, weights: Any, stabilizer: Any) -> Any:
+    return h if weights is None else ops.times(stabilizer(h), weights)
+
+
+def _stabilizers(count: int, enabled: Any) -> list[Any]:
+    return [Stabilizer(enable_self_stabilization=True) if enabled else lambda x: x for _ in range(count)]
+
+
+def _gate(gates: Any, number: int, cells: int) -> Any:
+    return ops.slice(gates, -1, number * cells, (number + 1) * cells)
 
 
 def _vectors(what: str, shape: Any, cell_shape: Any) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.cntk.default_options import default_override_or, get_default_override, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
 from feedline.cntk.ops._making import made
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 
+@overridable
 def Dense(
     shape: Any,
     activation: Any = default_override_or(None),
@@ -52,22 +53,18 @@ def Dense(
     """``activation(x W + b)``.
 
     Args:
-        shape: of the result.
+        shape: shape of the result.
         activation: a function, or None.
-        init: of W, (*input, *shape).
-        input_rank: how many of the last axes of the input are multiplied; None: all.
-        map_rank: how many of the first axes are left alone; not with ``input_rank``.
-        bias: whether there is b.
-        init_bias: of b, (*shape).
+        init: initializer of W, (*input, *shape).
+        input_rank: number of last axes of the input to multiply; None: all.
+        map_rank: number of first axes of the input to leave alone; not with ``input_rank``.
+        bias: whether to add b.
+        init_bias: initial value of b, (*shape).
         name: its name.
 
     Raises:
         ValueError: ``input_rank`` and ``map_rank``.
     """
-    activation = get_default_override(Dense, activation=activation)
-    init = get_default_override(Dense, init=init)
-    bias = get_default_override(Dense, bias=bias)
-    init_bias = get_default_override(Dense, init_bias=init_bias)
     if input_rank is not None and map_rank is not None:
         raise ValueError("Dense: expected input_rank or map_rank, got both")
     out = dims(shape)
@@ -82,21 +79,21 @@ def Dense(
     return layer(dense, "Dense", name, {"W": W, "b": b})
 
 
+@overridable
 def Embedding(
     shape: Any = None, init: Any = default_override_or(glorot_uniform()), weights: Any = None, name: str = ""
 ) -> Function:
-    """``x E``: a look-up for one-hot samples.
+    """``x E``: look up embeddings of one-hot samples.
 
     Args:
-        shape: of an embedding.
-        init: of E, (classes, *shape).
-        weights: an array to use for E, which then is not learned.
+        shape: shape of an embedding.
+        init: initializer of E, (classes, *shape).
+        weights: an array to use as E, which is not learned then.
         name: its name.
 
     Raises:
         ValueError: neither a shape nor weights, or both.
     """
-    init = get_default_override(Embedding, init=init)
     if (shape is None) == (weights is None):
         raise ValueError("Embedding: expected a shape or weights, got both or neither")
     if weights is None:
@@ -107,6 +104,7 @@ def Embedding(
     return layer(lambda x: ops.times(x, E, output_rank=rank), "Embedding", name, {"E": E})
 
 
+@overridable
 def Convolution(
     filter_shape: Any,
     num_filters: Any = None,
@@ -129,31 +127,26 @@ def Convolution(
     """Convolution of (channels, *sizes).
 
     Args:
-        filter_shape: of the window.
-        num_filters: channels of the result; None, with ``reduction_rank=0``: no channels.
+        filter_shape: shape of the window.
+        num_filters: number of channels of the result; None, with ``reduction_rank=0``: no channels.
         sequential: over a sequence: refused.
         activation: a function, or None.
-        init: of W, (filters, channels, *window).
+        init: initializer of W, (filters, channels, *window).
         pad: centre windows on every (strided) cell, or keep them inside; one for all axes or one each.
         strides: one for all axes or one each.
         sharing: True: all else is refused.
-        bias: whether there is b.
-        init_bias: of b, (filters, 1, ...).
+        bias: whether to add b.
+        init_bias: initial value of b, (filters, 1, ...).
         reduction_rank: 1, or 0 for data without channels.
         transpose_weight: refused; use `ConvolutionTranspose`.
-        dilation: distance of a window's cells.
-        groups: of channels that are convolved alone.
+        dilation: distance between cells of a window.
+        groups: number of groups of channels, which are convolved separately.
         max_temp_mem_size_in_samples: not used.
-        op_name, name: its names.
+        op_name, name: names of the operation and of the block.
 
     Raises:
         CompatError: ``sequential``, no sharing, or ``transpose_weight``.
     """
-    activation = get_default_override(Convolution, activation=activation)
-    init = get_default_override(Convolution, init=init)
-    pad = get_default_override(Convolution, pad=pad)
-    bias = get_default_override(Convolution, bias=bias)
-    init_bias = get_default_override(Convolution, init_bias=init_bias)
     if sequential or not sharing or transpose_weight:
         raise CompatError("expected a shared kernel over static axes; ConvolutionTranspose has transposed weights")
     window = dims(filter_shape)
@@ -221,6 +214,7 @@ def _with(factory: Any, options: dict[str, Any], op_name: str) -> dict[str, Any]
     return {**given, "op_name": op_name}
 
 
+@overridable
 def ConvolutionTranspose(
     filter_shape: Any,
     num_filters: Any,
@@ -238,11 +232,6 @@ def ConvolutionTranspose(
     name: str = "",
 ) -> Function:
     """Transposed convolution of (channels, *sizes); W is (channels, filters, *window). See `Convolution`."""
-    activation = get_default_override(ConvolutionTranspose, activation=activation)
-    init = get_default_override(ConvolutionTranspose, init=init)
-    pad = get_default_override(ConvolutionTranspose, pad=pad)
-    bias = get_default_override(ConvolutionTranspose, bias=bias)
-    init_bias = get_default_override(ConvolutionTranspose, init_bias=init_bias)
     if not sharing:
         raise CompatError("expected a shared kernel")
     window, filters = dims(filter_shape), dims(num_filters)
@@ -280,17 +269,17 @@ def ConvolutionTranspose3D(filter_shape: Any, num_filters: Any, **options: Any) 
     return ConvolutionTranspose(_ranked(3, filter_shape), num_filters, **options)
 
 
+@overridable
 def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = "") -> Function:
     """Maximum of windows over the last axes."""
-    pad = get_default_override(MaxPooling, pad=pad)
     return _pooling(ops.MAX_POOLING, filter_shape, strides, pad, "MaxPooling", name)
 
 
+@overridable
 def MaxUnpooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """What `MaxPooling` made of its second operand, put back where the maxima were: ``(x, pooled) -> y``."""
-    pad = get_default_override(MaxUnpooling, pad=pad)
     size = dims(filter_shape)
     step = dims(strides) if isinstance(strides, (tuple, list)) else (strides,) * len(size)
     padded = pad if isinstance(pad, (tuple, list)) else (pad,) * len(size)
@@ -301,11 +290,11 @@ def MaxUnpooling(
     return layer(unpool, "MaxUnpooling", name, inputs=("x", "y"))
 
 
+@overridable
 def AveragePooling(
     filter_shape: Any, strides: Any = 1, pad: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """Average of windows over the last axes; padding is not counted."""
-    pad = get_default_override(AveragePooling, pad=pad)
     return _pooling(ops.AVG_POOLING, filter_shape, strides, pad, "AveragePooling", name)
 
 
@@ -343,10 +332,10 @@ def Dropout(
     return layer(lambda x: ops.dropout(x, float(rate or 0.0), seed), "Dropout", name)
 
 
+@overridable
 def Activation(activation: Any = default_override_or(None), name: str = "") -> Function:
     """An activation as a layer."""
-    chosen = get_default_override(Activation, activation=activation)
-    return layer(lambda x: activated(ops.alias(x), chosen), "Activation", name)
+    return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
 
 
 def BatchNormalization(

@@ -9,7 +9,7 @@ from feedline.cntk import ops
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of
-from feedline.cntk.default_options import default_override_or, get_default_override
+from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.layers._making import layer
 from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
@@ -21,18 +21,18 @@ from feedline.networks.traverse import close
 __all__ = ["Delay", "Fold", "PastValueWindow", "Recurrence", "RecurrenceFrom", "UnfoldFrom"]
 
 
+@overridable
 def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "") -> Function:
     """The sample T steps before; negative: after."""
-    initial = get_default_override(Delay, initial_state=initial_state)
-    return layer(lambda x: sequence.delay(x, initial, T), "Delay", name)
+    return layer(lambda x: sequence.delay(x, initial_state, T), "Delay", name)
 
 
+@overridable
 def PastValueWindow(
     window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """The last samples of each sequence, spliced along an axis, and 1 for each that there is: two outputs."""
-    backwards = get_default_override(PastValueWindow, go_backwards=go_backwards)
-    end, sign = (sequence.first, -1) if backwards else (sequence.last, 1)
+    end, sign = (sequence.first, -1) if go_backwards else (sequence.last, 1)
 
     def window(x: Any) -> Any:
         ones = sequence.broadcast_as(Constant(1.0, (1,)), x)
@@ -43,6 +43,7 @@ def PastValueWindow(
     return layer(window, "PastValueWindow", name)
 
 
+@overridable
 def Recurrence(
     step_function: Any,
     go_backwards: Any = default_override_or(False),
@@ -62,15 +63,14 @@ def Recurrence(
     Raises:
         TypeError: a step with other numbers of states before and after.
     """
-    backwards = get_default_override(Recurrence, go_backwards=go_backwards)
-    initial = get_default_override(Recurrence, initial_state=initial_state)
     step = as_function(step_function)
     states = _states(step)
-    given = list(initial) if isinstance(initial, tuple) else [initial] * len(states)
+    given = list(initial_state) if isinstance(initial_state, tuple) else [initial_state] * len(states)
     x = placeholder(name="x")
-    return _run(step, given, x, [x], bool(backwards), return_full_state, "Recurrence", name)
+    return _run(step, given, x, [x], bool(go_backwards), return_full_state, "Recurrence", name)
 
 
+@overridable
 def RecurrenceFrom(
     step_function: Any,
     go_backwards: Any = default_override_or(False),
@@ -78,13 +78,13 @@ def RecurrenceFrom(
     name: str = "",
 ) -> Function:
     """As `Recurrence`, with initial states as arguments: ``(states..., x) -> h``."""
-    backwards = get_default_override(RecurrenceFrom, go_backwards=go_backwards)
     step = as_function(step_function)
     initial = [placeholder(name=f"initial_{v.name}") for v in _states(step)]
     x = placeholder(name="x")
-    return _run(step, initial, x, [*initial, x], bool(backwards), return_full_state, "RecurrenceFrom", name)
+    return _run(step, initial, x, [*initial, x], bool(go_backwards), return_full_state, "RecurrenceFrom", name)
 
 
+@overridable
 def Fold(
     folder_function: Any,
     go_backwards: Any = default_override_or(False),
@@ -93,10 +93,8 @@ def Fold(
     name: str = "",
 ) -> Function:
     """As `Recurrence`, but gives only what the last step gave."""
-    backwards = get_default_override(Fold, go_backwards=go_backwards)
-    initial = get_default_override(Fold, initial_state=initial_state)
-    recurrence = Recurrence(folder_function, backwards, initial, return_full_state)
-    end = sequence.first if backwards else sequence.last
+    recurrence = Recurrence(folder_function, go_backwards, initial_state, return_full_state)
+    end = sequence.first if go_backwards else sequence.last
 
     def fold(x: Any) -> Any:
         return tuple(end(state) for state in recurrence(x).outputs)
@@ -143,7 +141,7 @@ def UnfoldFrom(
 
 
 def _states(step: Function) -> tuple[Any, ...]:
-    # What a step sees of the variables around it is no argument of its own.
+    # Variables that a step closes over are not among its states.
     own = step.arguments[: len(step._order) or None]
     states = own[:-1]
     if not states or len(states) != len(step.outputs):

@@ -60,7 +60,7 @@ class _Sequences:
 
 
 class _SequencesOver:
-    """``SequenceOver[axis][Tensor[13]]``: sequences along an axis of one's own."""
+    """``SequenceOver[axis][Tensor[13]]``: sequences along a given axis."""
 
     def __getitem__(self, axis: Axis) -> _Sequences:
         return _Sequences(axis)

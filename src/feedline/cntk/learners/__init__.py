@@ -113,7 +113,7 @@ class _Options:
         return taken_over(given, self.minibatch_size, self.epoch_size)
 
     def learner(self, rule: Any, parameters: Iterable[Any], lr: Any, *, reported: Any = None, **own: Any) -> Learner:
-        """The learner, by a modern rule with options of its own."""
+        """Return the learner that a modern rule makes with its specific options."""
         clip = self.gradient_clipping_threshold_per_sample
         given = list(parameters)
         pass_over(None)  # that of the noise
@@ -253,7 +253,7 @@ def rmsprop(
 
 
 def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: Iterable[Any]) -> Learner:
-    """A rule of one's own.
+    """Learn by a rule that the script defines.
 
     Args:
         update_func: ``update_func(parameters, gradients)``, gradients being sums over the samples. For parameters of

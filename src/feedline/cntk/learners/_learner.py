@@ -23,7 +23,7 @@ class Learner:
     Args:
         modern: the feedline learner beneath.
         minibatch_size: as given to the function, after older options; None: not given.
-        momentum: reported beside the learning rate; None: not reported.
+        momentum: reported with the learning rate; None: not reported.
         reports: whether it reports numbers at all.
         parameters: as the script gave them; None: the tensors.
 
@@ -127,7 +127,7 @@ class Learner:
 
 
 class UserLearner(Learner):
-    """Base of learners of one's own: override `update`.
+    """Base class of learners in Python: override `update`.
 
     Args:
         parameters: of a function, tensors, or (name, tensor) pairs.

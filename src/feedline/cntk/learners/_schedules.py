@@ -57,8 +57,8 @@ def learning_parameter_schedule(
     """Numbers for minibatches of a size.
 
     Args:
-        schedule: a number; or a list of numbers, an epoch each, and of ``(count, number)`` pairs, so many epochs each,
-            of which the last holds for ever. A schedule stays itself.
+        schedule: a number; or a list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count``
+            epochs each. The last number holds for ever. A schedule is returned unchanged.
         minibatch_size: the size in samples that the numbers are meant for; `IGNORE`: any; None: what the learner says,
             or any.
         epoch_size: samples in an epoch; None or 0: a sweep.

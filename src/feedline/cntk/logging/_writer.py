@@ -1,4 +1,4 @@
-"""`ProgressWriter`: who is told how a training goes, and how often."""
+"""`ProgressWriter`: the base of progress writers, which decides when each is called."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+# Running totals since the last summary: before and after the updates that a callback reports.
+Counts = tuple[int, int]
+Sums = tuple[float, float]
+
 
 class ProgressWriter:
-    """Base of progress writers: counts updates, and calls the ``on_…`` methods when it is time.
+    """Base of progress writers: counts updates, and calls the ``on_…`` methods when they are due.
 
-    Sums run since the last summary; a callback gets each as a pair, before and after the updates it is about. They stay
+    Sums run since the last summary; a callback gets each as a pair, before and after the updates it reports. They stay
     on the device until a callback is due.
 
     Args:
-        train_freq: updates between two calls of `on_write_training_update`; 0: after 1, 3, 7, 15, … updates.
-        train_first: it is called for each of so many first updates too.
+        train_freq: updates between two calls of `on_write_training_update`; 0: call it after 1, 3, 7, 15, … updates.
+        train_first: number of first updates after each of which it is called too.
         test_freq, test_first: likewise for `on_write_test_update`.
         sync_freq, sync_first: likewise for `on_write_distributed_sync_update`.
     """
@@ -30,23 +34,15 @@ class ProgressWriter:
     # ---- to be overridden -------------------------------------------------------------------------
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
-        """Minibatches were trained on."""
+        """Handle minibatches that were trained on."""
 
-    def on_write_test_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
-        """Minibatches were tested."""
+    def on_write_test_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
+        """Handle minibatches that were tested."""
 
-    def on_write_distributed_sync_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
-        """Workers have met."""
+    def on_write_distributed_sync_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
+        """Handle a synchronization of workers."""
 
     def on_write_training_summary(
         self,
@@ -57,23 +53,23 @@ class ProgressWriter:
         aggregate_metric: float,
         elapsed_milliseconds: int,
     ) -> None:
-        """A part of the training is over; ``summaries`` counts from 1."""
+        """Handle the end of a part of the training; ``summaries`` counts from 1."""
 
     def on_write_test_summary(
         self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
     ) -> None:
-        """A test is over; ``summaries`` counts from 1."""
+        """Handle the end of a test; ``summaries`` counts from 1."""
 
     def on_training_update_end(self) -> None:
-        """An update is done, whether it was written or not."""
+        """Handle the end of an update, whether it is due or not."""
 
     def write(self, key: str, value: float) -> None:
-        """A number of a learner, at first use and at each change, such as ``"Learning rate per minibatch"``."""
+        """Write a number of a learner, at its first use and at each change: ``"Learning rate per minibatch"``."""
 
     # ---- for trainers -----------------------------------------------------------------------------
 
     def update_training(self, samples: int, aggregate_loss: Any, aggregate_metric: Any) -> None:
-        """A minibatch of so many samples was trained on; the sums are those since the last summary."""
+        """Count a minibatch that was trained on; sums run since the last summary."""
         self._training.update(
             samples,
             aggregate_loss,
@@ -83,7 +79,7 @@ class ProgressWriter:
         self.on_training_update_end()
 
     def update_test(self, samples: int, aggregate_metric: Any) -> None:
-        """A minibatch of so many samples was tested."""
+        """Count a minibatch that was tested."""
         self._test.update(
             samples,
             None,
@@ -92,7 +88,7 @@ class ProgressWriter:
         )
 
     def update_distributed_sync(self, samples: int, aggregate_metric: Any) -> None:
-        """Workers have met over so many samples."""
+        """Count a synchronization of workers."""
         self._sync.update(
             samples,
             None,
@@ -101,25 +97,25 @@ class ProgressWriter:
         )
 
     def write_training_summary(self, aggregate_loss: Any, aggregate_metric: Any) -> None:
-        """A part of the training is over."""
+        """Summarize a part of the training."""
         w = self._training
         elapsed = w.summarize(aggregate_loss, aggregate_metric)
         self.on_write_training_summary(w.samples[1], w.updates[1], w.summaries, w.loss[1], w.metric[1], elapsed)
         w.reset()
 
     def write_test_summary(self, aggregate_metric: Any) -> None:
-        """A test is over."""
+        """Summarize a test."""
         w = self._test
         elapsed = w.summarize(None, aggregate_metric)
         self.on_write_test_summary(w.samples[1], w.updates[1], w.summaries, w.metric[1], elapsed)
         w.reset()
 
     def total_training_updates(self) -> int:
-        """Updates since it was made."""
+        """Return the number of updates so far."""
         return self._training.total_updates
 
     def total_test_updates(self) -> int:
-        """Tested minibatches since it was made."""
+        """Return the number of tested minibatches so far."""
         return self._test.total_updates
 
 
@@ -155,7 +151,7 @@ class _Window:
         return int((time.perf_counter() - self._began) * 1000)
 
     def _take(self, loss: Any, metric: Any) -> None:
-        # Here it waits for the device.
+        # Converting to float waits for the device.
         if loss is not None:
             self.loss = (self.loss[0], float(loss))
         if metric is not None:

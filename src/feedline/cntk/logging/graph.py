@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.cntk._names import explain
+from feedline.cntk._tracing import called
+from feedline.cntk.ops._function import operand_of
 from feedline.graph.plot import plot_network
 from feedline.networks import Node
 from feedline.networks.traverse import depth_first, topological
@@ -22,17 +24,11 @@ def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0
         visitor: gets a function, or a variable that is a leaf.
         depth: not looked at: blocks are open.
     """
-    from feedline.cntk.ops._function import Function
-    from feedline.cntk.variables import variable_of
-
-    items = (variable_of(node) if node.is_leaf else Function.of([node]) for node in depth_first(_roots(root)))
-    return [item for item in items if visitor(item)]
+    return [item for item in map(operand_of, depth_first(_roots(root))) if visitor(item)]
 
 
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """All functions and variables of this name below one."""
-    from feedline.cntk._tracing import called
-
     return depth_first_search(
         node, lambda x: x.name == node_name and all(called(n, node_name) for n in _roots(x)), depth
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
 from feedline.train.report.format import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
@@ -39,7 +39,7 @@ class ProgressPrinter(ProgressWriter):
 
     Args:
         freq: minibatches between two lines; 0: a table, with a row after 1, 3, 7, 15, … minibatches; None: none.
-        first: a line for each of so many first minibatches too.
+        first: number of first minibatches that have a line each.
         tag: stands in the lines of summaries.
         log_to_file: name of a file instead of standard output.
         rank: of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
@@ -75,7 +75,7 @@ class ProgressPrinter(ProgressWriter):
         self._by_hand = [0.0, 0.0]  # loss and metric since the last summary, of `update`
 
     def log(self, message: str) -> None:
-        """Write a line of one's own."""
+        """Write a line."""
         self._log.line(message)
 
     def end_progress_print(self, msg: str = "") -> None:
@@ -90,29 +90,16 @@ class ProgressPrinter(ProgressWriter):
         self._log.line(f"{key}: {value}")
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
         """One line or row."""
         self._write_update(samples, updates, aggregate_loss, aggregate_metric, self.freq == 0)
 
-    def on_write_test_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
+    def on_write_test_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
         """One line or row."""
         self._write_update(samples, updates, None, aggregate_metric, self.test_freq == 0)
 
-    def _write_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        loss: tuple[float, float] | None,
-        metric: tuple[float, float],
-        as_row: bool,
-    ) -> None:
+    def _write_update(self, samples: Counts, updates: Counts, loss: Sums | None, metric: Sums, as_row: bool) -> None:
         count, recent_loss = samples[1] - samples[0], None if loss is None else _recent(loss, samples)
         if as_row:
             whole = None if loss is None else loss[1] / samples[1]
@@ -122,9 +109,7 @@ class ProgressPrinter(ProgressWriter):
             first, last, shown = updates[0] + 1, updates[1], _recent(metric, samples)
             self._log.line(minibatch_line(first, last, recent_loss, shown, count, self.metric_is_pct))
 
-    def on_write_distributed_sync_update(
-        self, samples: tuple[int, int], updates: tuple[int, int], aggregate_metric: tuple[float, float]
-    ) -> None:
+    def on_write_distributed_sync_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
         """One line."""
         self._log.line(
             f"Distributed training: #Syncs elapsed = {updates[1] - updates[0]}, "
@@ -140,7 +125,7 @@ class ProgressPrinter(ProgressWriter):
         aggregate_metric: float,
         elapsed_milliseconds: int,
     ) -> None:
-        """One line; none beside the table."""
+        """Write one line, unless there is a table."""
         if self.freq != 0:
             loss, metric = _average(aggregate_loss, samples), _average(aggregate_metric, samples)
             seconds, percent = elapsed_milliseconds / 1000, self.metric_is_pct
@@ -255,11 +240,7 @@ class TensorBoardProgressWriter(ProgressWriter):
         self.write_value(key, value, self.total_training_updates())
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
         """Averages since the last event."""
         step = self.total_training_updates()
@@ -339,7 +320,7 @@ def _average(total: float, samples: int) -> float:
     return total / samples if samples else 0.0
 
 
-def _recent(total: tuple[float, float], samples: tuple[int, int]) -> float:
+def _recent(total: Sums, samples: Counts) -> float:
     return _average(total[1] - total[0], samples[1] - samples[0])
 
 

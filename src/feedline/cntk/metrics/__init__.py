@@ -1,4 +1,4 @@
-"""`cntk.metrics`: what is reported beside the loss."""
+"""`cntk.metrics`: criteria that are reported next to the loss."""
 
 from __future__ import annotations
 

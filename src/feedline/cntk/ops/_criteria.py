@@ -9,6 +9,16 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import made, one_axis
 
+__all__ = [
+    "binary_cross_entropy",
+    "classification_error",
+    "cosine_distance",
+    "cross_entropy_with_softmax",
+    "random_sample",
+    "squared_error",
+    "weighted_binary_cross_entropy",
+]
+
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
     """``logsumexp(output) - target . output``, of shape (1,) for vectors; targets may be sparse.
@@ -24,11 +34,11 @@ def classification_error(
 ) -> Function:
     """1 less the target of the largest output, of shape (1,) for vectors.
 
-    With ``topN`` the number of samples in the minibatch whose largest target is not among so many largest outputs.
+    With ``topN``: how many samples of the minibatch have their largest target outside the ``topN`` largest outputs.
     Along another axis than the last: the share of vectors of which the largest outputs are not exactly the targets.
 
     Raises:
-        ValueError: ``topN`` below 1 or above the number of classes, or beside another axis.
+        ValueError: ``topN`` below 1 or above the number of classes, or together with another axis.
     """
     if topN < 1:
         raise ValueError(f"expected topN of at least 1, got {topN}")

@@ -1,44 +1,49 @@
-"""Functions: graphs with outputs, and what can be done with them.
+"""`Function`: construct, apply, rewrite, search, train and save the outputs of a graph.
 
-A `Function` is a handle on nodes of a graph. Calling it on variables gives another one, which shares its parameters;
-calling it on data runs it. A network is compiled at its first run and kept with the function.
+A `Function` is a handle on nodes of a graph. Calling it on variables returns another one that shares its parameters;
+calling it on data runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from feedline.cntk import _files
 from feedline.cntk._nodes import node_of
+from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import replace_in_place
 from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.ops._described import Described
-from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.cntk.ops._evaluation import Evaluable
+from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, clone, find_all, replace
+from feedline.networks.traverse import topological
 
 
 class CloneMethod(Enum):
-    """What becomes of parameters in `Function.clone`."""
+    """How `Function.clone` treats parameters."""
 
     share = "share"
     clone = "clone"
     freeze = "freeze"
 
 
-class Function(Described):
+class Function(Evaluable):
     """A graph with one or several outputs.
 
-    Applied to a Python function, it is called once with placeholders, one for each of its parameters, and its result is
-    the function: ``@Function def f(x, y): return x * y``.
+    As a decorator of a Python function it calls that function once, with a placeholder for each parameter, and takes
+    the result: ``@Function def f(x, y): return x * y``.
 
     Args:
         f: a Python function of variables.
-        make_block: its graph is one block, with this name of an operation.
-        op_name: of the block.
-        name: of the instance.
+        make_block: wrap the graph in a block.
+        op_name: the operation that the block is named after.
+        name: name of the instance.
     """
+
+    _members: dict[str, Any]
 
     def __new__(cls, f: Any = None, make_block: bool = False, op_name: str = "", name: str = "") -> Any:
         if cls is not Function or f is None:
@@ -50,18 +55,18 @@ class Function(Described):
         return cls.of(*traced(f, types_of(f), make_block, op_name, name))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """All is done by `__new__`; functions are also made by `of`."""
+        """Do nothing: `__new__` and `of` construct functions."""
 
     @classmethod
     def of(
         cls, roots: Sequence[Node], order: Sequence[Node] = (), members: Mapping[str, Any] | None = None
     ) -> Function:
-        """A function that gives ``roots``.
+        """Return a function of some outputs.
 
         Args:
-            roots: its outputs.
-            order: its arguments that come first, in this order.
-            members: attributes by name, beside parameters.
+            roots: nodes of the outputs.
+            order: the arguments that come first, in this order.
+            members: additional attributes by name.
         """
         function = object.__new__(Function)
         function._take(roots, order, members)
@@ -74,7 +79,7 @@ class Function(Described):
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """A decorator that gives the types of the parameters, see `cntk.layers.typing`; None: to be inferred."""
+        """Return a decorator that sets the types of the parameters, see `cntk.layers.typing`; None: to be inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
@@ -87,7 +92,7 @@ class Function(Described):
 
     @staticmethod
     def NamedOutput(**kwargs: Any) -> Any:
-        """One result of a decorated function, with a name: ``NamedOutput(h=h)``."""
+        """Name one result of a decorated function: ``NamedOutput(h=h)``."""
         if len(kwargs) != 1:
             raise TypeError(f"expected one named output, got {len(kwargs)}")
         return next(iter(kwargs.items()))
@@ -95,11 +100,11 @@ class Function(Described):
     # ---- composing --------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply it to variables and functions, which gives a function, or to data, which runs it.
+        """Apply the function to variables and functions, which returns a function, or to data, which runs it.
 
         Args:
-            *args: for its arguments in order; or one dictionary by variable.
-            **kwargs: by name of an argument.
+            *args: values of the arguments in order; or one dictionary by variable.
+            **kwargs: values by name of the argument.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
             given = {self._named(key): value for key, value in args[0].items()}
@@ -131,7 +136,7 @@ class Function(Described):
         return given
 
     def _named(self, key: Any) -> Node:
-        """The argument that a key means, a variable or a name."""
+        """Return the argument that a variable or a name refers to."""
         if not isinstance(key, str):
             return node_of(key)
         named = [v.node for v in self.arguments if v.name == key]
@@ -140,26 +145,22 @@ class Function(Described):
         return named[0]
 
     def __rshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers.higher_order_layers import then
-
-        # Not `Sequential`: what it is applied to already stays what it is.
-        results = then(other, self.outputs if len(self._roots) > 1 else (self,))
+        # Not `Sequential`, which would replace the operands that are bound already.
+        results = registered("then")(other, self.outputs if len(self._roots) > 1 else (self,))
         return Function.of([node for item in results for node in roots_of(item)], self._order)
 
     def __rrshift__(self, other: Any) -> Any:
-        from feedline.cntk.layers import Sequential
-
-        return Sequential([other, self])
+        return registered("Sequential")([other, self])
 
     def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
-        """A copy.
+        """Return a copy.
 
         Args:
-            method: `CloneMethod` or its name: parameters are shared, copied, or frozen as constants.
-            substitutions: variables that others stand for.
+            method: `CloneMethod` or its name: share parameters, copy them, or freeze them as constants.
+            substitutions: variables to replace, with their replacements.
 
         Raises:
-            ValueError: another method.
+            ValueError: unknown method.
         """
         changes = {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
         how = method.value if isinstance(method, CloneMethod) else str(method)
@@ -168,13 +169,13 @@ class Function(Described):
         return function
 
     def replace_placeholders(self, substitutions: Mapping[Any, Any]) -> Function:
-        """Let other variables stand for placeholders, in this function and in all that share its nodes.
+        """Replace placeholders, in this function and in all functions that share its nodes.
 
-        A placeholder that comes to stand for what depends on it ties a recurrence, through `sequence.past_value` or
+        Replacing a placeholder by something that depends on it ties a recurrence, through `sequence.past_value` or
         `sequence.future_value`.
 
         Raises:
-            ValueError: something that is no placeholder of the function, or shapes or axes that do not fit.
+            ValueError: a variable that is not a placeholder of the function, or shapes or axes that do not fit.
         """
         changes = {node_of(key): node_of(value) for key, value in substitutions.items()}
         own = [v.node for v in self.placeholders]
@@ -188,10 +189,10 @@ class Function(Described):
         return self
 
     def replace_placeholder(self, substitution: Any) -> Function:
-        """As `replace_placeholders`, of the only one.
+        """Replace the only placeholder.
 
         Raises:
-            ValueError: there are several, or none.
+            ValueError: several placeholders, or none.
         """
         open_ones = self.placeholders
         if len(open_ones) != 1:
@@ -199,14 +200,14 @@ class Function(Described):
         return self.replace_placeholders({open_ones[0]: substitution})
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
-        """All functions and variables of this name; ``depth`` is not looked at, blocks are open."""
-        return [self._described(node) for node in find_all(self._roots, lambda n: called(n, name))]
+        """Return all functions and variables of a name. ``depth`` is ignored: the search looks into blocks."""
+        return [operand_of(node) for node in find_all(self._roots, lambda n: called(n, name))]
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
-        """The function or variable of this name, None if there is none.
+        """Return the function or variable of a name, or None.
 
         Raises:
-            ValueError: there are several.
+            ValueError: several have this name.
         """
         found = self.find_all_by_name(name, depth)
         if len(found) > 1:
@@ -214,16 +215,46 @@ class Function(Described):
         return found[0] if found else None
 
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
-        """The function or variable with this `uid`, None if there is none."""
+        """Return the function or variable with this `uid`, or None."""
         found = find_all(self._roots, lambda n: n.uid == uid)
-        return self._described(found[0]) if found else None
+        return operand_of(found[0]) if found else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "node":
+            raise AttributeError(name)
+        if name in self._members:
+            return self._members[name]
+        for output in self.outputs if len(self._roots) > 1 else ():
+            if output.name == name:
+                return output
+        # Names inside a block take precedence over those of its operands.
+        found = _named(self._inside(), name) or _named(topological(self._roots), name)
+        if len(found) == 1:
+            return operand_of(found[0])
+        if found:
+            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
+        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
+
+    def _inside(self) -> list[Node]:
+        """Return the nodes inside the blocks, without their operands; without blocks all nodes."""
+        border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
+        return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
+
+    @property
+    def block_root(self) -> Function:
+        """The function inside the block.
+
+        Raises:
+            ValueError: the function is not a block.
+        """
+        return Function.of(self._block().inputs[:1])
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
-        """What each argument would get from a call with these."""
+        """Return the value that each argument would get from a call with these."""
         return {variable_of(node): value for node, value in self._bound(args, kwargs).items()}
 
     def update_signature(self, *args: Any, **kwargs: Any) -> None:
-        """Give placeholders types: each a shape, a dictionary of shape and dynamic axes, or a variable."""
+        """Set types of placeholders, each a shape, a dictionary of shape and dynamic axes, or a variable."""
         changes = {}
         for node, given in self._bound(args, kwargs).items():
             changes[node] = typed(given.type if isinstance(given, (Function, Variable)) else given, node.name).node
@@ -244,32 +275,30 @@ class Function(Described):
         epoch_size: int | None = None,
         max_samples: int | None = None,
     ) -> Any:
-        """Train by this criterion, a loss, or a loss and a metric; `Trainer` and `training_session` in one.
+        """Train by this criterion, a loss or a loss and a metric: `Trainer` and `training_session` in one.
 
         Args:
-            minibatch_source: a source, or a tuple of arrays, one an argument.
-            minibatch_size: a number, or what `minibatch_size_schedule` made.
-            streams: of the source, one an argument.
+            minibatch_source: a source, or a tuple of arrays, one for each argument.
+            minibatch_size: a number, or a schedule from `minibatch_size_schedule`.
+            streams: streams of the source, one for each argument.
             model_inputs_to_streams: the same as a dictionary by variable.
-            parameter_learners: learners.
+            parameter_learners: learners that update the parameters.
             callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
                 `TestConfig`.
             progress_frequency: samples between summaries; None: ``epoch_size``.
-            max_epochs: how many epochs; None: one.
+            max_epochs: number of epochs; None: one.
             epoch_size: samples of an epoch; None: those of the arrays.
-            max_samples: samples, instead of ``max_epochs``.
+            max_samples: number of samples, instead of ``max_epochs``.
 
         Returns:
-            a `Record` of ``epoch_summaries`` and ``updates``, lists of records of ``loss``, ``metric`` and ``samples``,
-            and of a ``test_summary`` if there was a `TestConfig`.
+            A `Record` of ``epoch_summaries`` and ``updates``, lists of records of ``loss``, ``metric`` and ``samples``,
+            and of a ``test_summary`` with a `TestConfig`.
 
         Raises:
-            ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or
-                another callback.
+            ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or an
+                unknown callback.
         """
-        from feedline.cntk.train._quick import train
-
-        return train(
+        return registered("train")(
             self,
             minibatch_source,
             minibatch_size,
@@ -290,18 +319,16 @@ class Function(Described):
         model_inputs_to_streams: Any = None,
         callbacks: Any = (),
     ) -> Any:
-        """The average of its metric, or of its loss if it has none, over a source or arrays; see `train`.
+        """Return the average metric, or loss without a metric, over a source or arrays; see `train`.
 
         Returns:
-            a `Record` of ``metric`` and ``samples``.
+            A `Record` of ``metric`` and ``samples``.
 
         Raises:
             ValueError: a source without an end.
         """
-        from feedline.cntk.train._quick import test
-
         mapped = self._streams(streams, model_inputs_to_streams)
-        return test(self, minibatch_source, minibatch_size, mapped, callbacks or ())
+        return registered("test")(self, minibatch_source, minibatch_size, mapped, callbacks or ())
 
     def _streams(self, streams: Any, by_variable: Any) -> Any:
         if streams and by_variable:
@@ -311,41 +338,46 @@ class Function(Described):
     # ---- files ------------------------------------------------------------------------------------
 
     def save(self, filename: str, format: Any = None) -> None:
-        """Write it: the graph as JSON, the tensors as safetensors, in one file.
+        """Write the graph as JSON and the tensors as safetensors, in one file.
 
         Raises:
-            ValueError: it has a user's function, which no file can hold.
-            CompatError: another format.
+            ValueError: the graph has a user's function, which no file can hold.
+            CompatError: a ``format``.
         """
-        from feedline.cntk._files import save
-
-        save(filename, self._roots, [v.node for v in self.arguments], format)
+        _files.save(filename, self._roots, [v.node for v in self.arguments], format)
 
     def restore(self, filename: str) -> None:
-        """Take the values of parameters and constants from a file of a function of the same graph.
+        """Load values of parameters and constants from a file that a function of the same graph has saved.
 
         Raises:
-            StateError: it is of another graph.
+            StateError: the file has another graph.
         """
-        from feedline.cntk._files import load, take_values
-
-        take_values(self._roots, load(filename)[0])
+        _files.take_values(self._roots, _files.load(filename)[0])
 
     @staticmethod
     def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
-        """A function that `save` wrote.
+        """Load a function that `save` wrote.
 
         Raises:
-            StateError: not such a file.
+            StateError: the file was not written by `save`, or is damaged.
         """
-        from feedline.cntk._files import load
-
-        return Function.of(*load(model))
+        return Function.of(*_files.load(model))
 
     def save_model(self, filename: str) -> None:
-        """Former name of `save`."""
+        """Deprecated alias of `save`."""
         self.save(filename)
 
     def restore_model(self, filename: str) -> None:
-        """Former name of `restore`."""
+        """Deprecated alias of `restore`."""
         self.restore(filename)
+
+
+def operand_of(node: Node) -> Any:
+    """Return the variable of a leaf, or the function of any other node."""
+    return variable_of(node) if node.is_leaf else Function.of([node])
+
+
+def _named(nodes: Iterable[Node], name: str) -> list[Node]:
+    """Return parameters and constants of a name, or, failing these, other nodes."""
+    found = [node for node in nodes if called(node, name)]
+    return [node for node in found if node.weights is not None] or found

@@ -15,6 +15,21 @@ from feedline.cntk.ops._making import made
 from feedline.cntk.ops._user_function import UserFunction
 from feedline.cntk.variables import variable_of
 
+__all__ = [
+    "alias",
+    "as_block",
+    "as_composite",
+    "assign",
+    "combine",
+    "eye_like",
+    "image_scaler",
+    "ones_like",
+    "per_dim_mean_variance_normalize",
+    "reconcile_dynamic_axes",
+    "user_function",
+    "zeros_like",
+]
+
 
 def combine(*operands: Any, name: str = "") -> Function:
     """One function with the outputs of all."""

@@ -17,6 +17,22 @@ from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
 from feedline.networks import apply
 
+__all__ = [
+    "AVG_POOLING",
+    "MAX_POOLING",
+    "MAX_UNPOOLING",
+    "PoolingType_Average",
+    "PoolingType_Max",
+    "batch_normalization",
+    "convolution",
+    "convolution_transpose",
+    "dropout",
+    "local_response_normalization",
+    "mean_variance_normalization",
+    "pooling",
+    "unpooling",
+]
+
 MAX_POOLING, AVG_POOLING = 0, 1
 PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING
 MAX_UNPOOLING = 0
@@ -60,12 +76,7 @@ def convolution(
     if reduction_rank == 0:
         kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
         data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
-    attributes = {
-        "strides": spatial(strides, rank),
-        "pad": spatial(auto_padding, rank),
-        "dilation": spatial(dilation, rank),
-        "groups": groups,
-    }
+    attributes = {**_steps(strides, auto_padding, rank), "dilation": spatial(dilation, rank), "groups": groups}
     return Function.of([apply("convolution", [kernel, data], attributes, name)])
 
 
@@ -91,11 +102,8 @@ def convolution_transpose(
     kernel, data = nodes_of(convolution_map, operand)
     rank = len(kernel.shape) - 2
     wanted = None if output_shape is None else dims(output_shape)
-    attributes = {
-        "strides": spatial(strides, rank),
-        "pad": spatial(auto_padding, rank),
-        "shape": None if wanted is None else wanted[len(wanted) - rank :],
-    }
+    shape = None if wanted is None else wanted[len(wanted) - rank :]
+    attributes = {**_steps(strides, auto_padding, rank), "shape": shape}
     return Function.of([apply("convolution_transpose", [kernel, data], attributes, name)])
 
 
@@ -118,12 +126,7 @@ def pooling(
         raise CompatError("expected pooling without ceil_out_dim and include_pad: pad the operand before")
     size = dims(pooling_window_shape)
     op = {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"}[pooling_type]
-    attributes = {
-        "window": size,
-        "strides": spatial(strides, len(size)),
-        "pad": spatial(auto_padding, len(size)),
-    }
-    return made(op, [operand], attributes, name)
+    return made(op, [operand], {"window": size, **_steps(strides, auto_padding, len(size))}, name)
 
 
 def batch_normalization(
@@ -191,11 +194,7 @@ def unpooling(
     if unpooling_type != MAX_UNPOOLING:
         raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
     size = dims(unpooling_window_shape)
-    attributes = {
-        "window": size,
-        "strides": spatial(strides, len(size)),
-        "pad": spatial(auto_padding, len(size)),
-    }
+    attributes = {"window": size, **_steps(strides, auto_padding, len(size))}
     return made("max_unpooling", [operand, pooling_input], attributes, name)
 
 
@@ -228,3 +227,7 @@ def local_response_normalization(
     around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
     total = plus(*(slice(around, 0, i, i + channels) for i in range(2 * depth_radius + 1))) if depth_radius else around
     return element_divide(operand, pow(total * (alpha / (2 * depth_radius + 1)) + bias, beta), name)
+
+
+def _steps(strides: Any, auto_padding: Any, rank: int) -> dict[str, Any]:
+    return {"strides": spatial(strides, rank), "pad": spatial(auto_padding, rank)}

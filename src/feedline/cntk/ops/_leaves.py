@@ -9,6 +9,14 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Constant, Parameter, Variable, own_dtype, placeholder, variable_of
 from feedline.networks.node import input_node
 
+__all__ = [
+    "constant",
+    "input_variable",
+    "output_variable",
+    "parameter",
+    "placeholder_variable",
+]
+
 
 def input_variable(
     shape: Any,

@@ -10,6 +10,21 @@ from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._making import axis_numbers, made, one_axis
 from feedline.errors import CompatError
 
+__all__ = [
+    "argmax",
+    "argmin",
+    "reduce_l1",
+    "reduce_l2",
+    "reduce_log_sum",
+    "reduce_log_sum_exp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_sum_square",
+]
+
 
 def _reduction(op: str, what: str) -> Callable[..., Function]:
     def function(x: Any, axis: Any = None, name: str = "") -> Function:

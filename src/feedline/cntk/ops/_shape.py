@@ -13,6 +13,31 @@ from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_
 from feedline.errors import CompatError
 from feedline.networks import apply
 
+__all__ = [
+    "CONSTANT_PAD",
+    "REFLECT_PAD",
+    "SYMMETRIC_PAD",
+    "TIMES_NO_INFERRED_INPUT_RANK",
+    "TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK",
+    "crop_manual",
+    "depth_to_space",
+    "expand_dims",
+    "flatten",
+    "gather",
+    "one_hot",
+    "pad",
+    "reshape",
+    "slice",
+    "space_to_depth",
+    "splice",
+    "squeeze",
+    "swapaxes",
+    "times",
+    "times_transpose",
+    "top_k",
+    "transpose",
+]
+
 TIMES_NO_INFERRED_INPUT_RANK = -1
 TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK = -2
 CONSTANT_PAD, REFLECT_PAD, SYMMETRIC_PAD = 0, 1, 2

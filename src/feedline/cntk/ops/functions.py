@@ -1,4 +1,4 @@
-"""`cntk.ops.functions`: functions, blocks, and functions of one's own."""
+"""`cntk.ops.functions`: functions, blocks and user functions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["BlockFunction", "CloneMethod", "Function", "UserFunction", "load_mod
 
 
 def load_model(model: str, device: DeviceDescriptor | None = None) -> Function:
-    """As `Function.load`."""
+    """Load a function; see `Function.load`."""
     return Function.load(model, device)
 
 
 def BlockFunction(op_name: str, name: str = "") -> Callable[[Callable[..., Any]], Function]:
-    """A decorator as `Function`, whose graph is one block."""
+    """Return a decorator like `Function` that wraps the graph in a block."""
     return lambda f: Function(f, make_block=True, op_name=op_name, name=name)
 
 

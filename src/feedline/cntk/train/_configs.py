@@ -8,7 +8,9 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from feedline.cntk.io import MinibatchSource, StreamInformation, UserMinibatchSource
+from feedline.cntk.io._source import MinibatchSource
+from feedline.cntk.io._streams import StreamInformation
+from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
 from feedline.errors import CompatError
 

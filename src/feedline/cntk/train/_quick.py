@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from feedline.cntk.io import MinibatchSource, UserMinibatchSource
+from feedline.cntk.io._source import MinibatchSource
+from feedline.cntk.io._user import UserMinibatchSource
 from feedline.cntk.learners._schedules import sizes_of
-from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
 from feedline.cntk.train._configs import CheckpointConfig, CrossValidationConfig, TestConfig
 from feedline.cntk.train._evaluator import Evaluator
 from feedline.cntk.train.trainer import Trainer
@@ -32,11 +33,7 @@ class _Collector(ProgressWriter):
         self.tests: list[Record] = []
 
     def on_write_training_update(
-        self,
-        samples: tuple[int, int],
-        updates: tuple[int, int],
-        aggregate_loss: tuple[float, float],
-        aggregate_metric: tuple[float, float],
+        self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
         count = samples[1] - samples[0]
         loss, metric = (pair[1] - pair[0] for pair in (aggregate_loss, aggregate_metric))
@@ -132,7 +129,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test case
 
 
 def _alone(source: Any) -> tuple[Any, ...]:
-    """Arguments of sources of one's own: one worker."""
+    """Return the additional arguments that user sources take: a single worker."""
     return (1, 0) if isinstance(source, UserMinibatchSource) else ()
 
 

@@ -12,10 +12,10 @@ import torch
 from feedline.cntk._arguments import Arguments, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of, outputs_of
 from feedline.cntk._errors import checkpoint_errors
-from feedline.cntk._running import handed
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
+from feedline.cntk.ops._evaluation import handed
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
@@ -167,7 +167,7 @@ class Trainer:
             a pair of that and of a dictionary of arrays, or lists of an array a sequence, by variable.
 
         Raises:
-            ValueError: ``is_sweep_end`` beside `MinibatchData`.
+            ValueError: ``is_sweep_end`` together with `MinibatchData`.
             CompatError: ``outputs`` of a model that is no function.
         """
         minibatch = self._minibatch(arguments, is_sweep_end)
@@ -254,7 +254,7 @@ class Trainer:
         """Write ``<filename>``, the model, and ``<filename>.ckp``, all that restoring needs.
 
         Both are safetensors files; rank 0 writes them, and all ranks have to call this. Killed at any instant, each is
-        the old one or the new one, whole; a new ``<filename>.ckp`` stands beside its own model. Random generators are
+        the old one or the new one, whole; a new ``<filename>.ckp`` goes with its own model. Random generators are
         in it.
 
         Args:

@@ -12,7 +12,7 @@ from typing import Any
 from feedline.cntk._arguments import keys_of, read
 from feedline.cntk._names import explain
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.io import MinibatchSourceFromData
+from feedline.cntk.io._data import MinibatchSourceFromData
 from feedline.cntk.learners._schedules import TrainingParameterSchedule, minibatch_size_schedule, sizes_of
 from feedline.cntk.train._configs import (
     CheckpointConfig,

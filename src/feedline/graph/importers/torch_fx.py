@@ -9,8 +9,8 @@ import torch
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, Path, Source, TensorType
-from feedline.graph.importers.torch_parts import Held, Scopes, operation, reachable, type_of
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, TensorType
+from feedline.graph.importers.torch_parts import ModuleTensors, Scopes, operation, reachable, type_of
 
 NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -20,7 +20,7 @@ def from_export(model: torch.nn.Module, given: Arguments, notes: tuple[str, ...]
     """The graph that `torch.export` sees; raises whatever it raises."""
     args, kwargs = given
     program = torch.export.export(model, args, kwargs, strict=False)
-    walk = _Walk(model, shaped=True)
+    walk = _FxWalk(model, shaped=True)
     for spec in program.graph_signature.input_specs:
         if spec.target is not None:
             name = walk.held.first.get(spec.target)
@@ -40,7 +40,7 @@ def from_fx(model: torch.nn.Module, given: Arguments | None, notes: tuple[str, .
             raise TypeError(f"expected arguments {', '.join(names)}, got {', '.join(sorted(unknown))}")
         with torch.no_grad():
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
-    walk = _Walk(model, shaped=given is not None)
+    walk = _FxWalk(model, shaped=given is not None)
     walk.all(traced.graph)
     return Graph(reachable(walk.operations), walk.held.table, walk.scopes.table, "torch.fx", notes)
 
@@ -51,18 +51,18 @@ def _leaf_names(tree: Any) -> list[str]:
     return [pytree.keystr(path) for path, _ in leaves]
 
 
-class _Walk:
+class _FxWalk:
     """Operations from the nodes of torch's graphs."""
 
     def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
-        self.held, self.scopes = Held(model), Scopes(model)
+        self.held, self.scopes = ModuleTensors(model), Scopes(model)
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.shaped = shaped
         self._numbers: set[Any] = set()
         self.held_by: dict[str, str] = {}  # nodes that stand for a parameter, and its name
         self.operations: list[Operation] = []
-        self._sources: dict[Any, Source] = {}
-        self._types: dict[Source | str, TensorType] = {}
+        self._sources: dict[Any, OutputReference] = {}
+        self._types: dict[OutputReference | str, TensorType] = {}
 
     def all(self, graph: Any, output_names: Any = ()) -> None:
         """Walk all nodes; ``output_names`` are those of the leaves of the result."""
@@ -98,14 +98,14 @@ class _Walk:
         source = self._sources.get(whole)
         if source is None or not isinstance(index, int) or not isinstance(_value(whole), (tuple, list)):
             return False
-        self._sources[node] = Source(source.key, index % max(1, len(_value(whole))))
+        self._sources[node] = OutputReference(source.key, index % max(1, len(_value(whole))))
         return True
 
     def _call(self, node: Any) -> None:
         if self._gives_numbers(node):
             self._numbers.add(node)
             return
-        given: list[Source | str] = []
+        given: list[OutputReference | str] = []
         for child in _children(node):
             if child.name in self.held_by:
                 given.append(self.held_by[child.name])
@@ -144,9 +144,9 @@ class _Walk:
                     Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=own)
                 )
 
-    def _behind(self, leaf: Any) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    def _behind(self, leaf: Any) -> tuple[tuple[OutputReference, ...], tuple[str, ...]]:
         """The tensors of a result, and the parameters: itself, or what a number or an object is made of."""
-        sources: dict[Source, None] = {}
+        sources: dict[OutputReference, None] = {}
         names: dict[str, None] = {}
         waiting, seen = [leaf] if isinstance(leaf, torch.fx.Node) else [], {leaf}
         while waiting:
@@ -162,8 +162,8 @@ class _Walk:
 
     def _add(self, op: Operation, node: Any) -> None:
         self.operations.append(op)
-        self._sources[node] = Source(op.key)
-        self._types.update({Source(op.key, i): type_ for i, type_ in enumerate(op.outputs)})
+        self._sources[node] = OutputReference(op.key)
+        self._types.update({OutputReference(op.key, i): type_ for i, type_ in enumerate(op.outputs)})
 
     def _path(self, node: Any) -> Path:
         calls = [str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {})]

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Operation, Parameter, Path, Scope, Shape, Source, TensorType
+from feedline.graph.graph import Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType
 
 
 def type_of(tensor: Any) -> TensorType:
@@ -51,7 +51,7 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(type(n) is int for n in value)
 
 
-class Held:
+class ModuleTensors:
     """Parameters and buffers of a module by name and by identity; further tensors are taken for constants."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -117,8 +117,8 @@ def operation(
     key: str,
     kind: str,
     scope: Path,
-    given: Sequence[Source | str],
-    types: Mapping[Source | str, TensorType],
+    given: Sequence[OutputReference | str],
+    types: Mapping[OutputReference | str, TensorType],
     outputs: Sequence[TensorType],
     detail: str = "",
     equation: str = "",
@@ -134,7 +134,7 @@ def operation(
         key=key,
         kind=kind,
         scope=scope,
-        inputs=tuple(g for g in given if isinstance(g, Source)),
+        inputs=tuple(g for g in given if isinstance(g, OutputReference)),
         outputs=tuple(outputs),
         parameters=names,
         multiply_adds=multiply_adds(kind, operands, weights, first, equation, layer),

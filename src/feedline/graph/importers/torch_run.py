@@ -16,8 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, Source, TensorType
-from feedline.graph.importers.torch_parts import Held, Scopes, operation, reachable, type_of
+from feedline.graph.graph import Graph, Operation, OutputReference, TensorType
+from feedline.graph.importers.torch_parts import ModuleTensors, Scopes, operation, reachable, type_of
 
 
 def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...]) -> Graph:
@@ -37,10 +37,10 @@ def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
     """Modules without others inside, or from the library, in the order of their definition; no edges."""
-    held, scopes = Held(model), Scopes(model)
+    held, scopes = ModuleTensors(model), Scopes(model)
     operations: list[Operation] = []
     done: set[str] = set()
-    types: dict[Source | str, TensorType] = {name: p.type for name, p in held.table.items()}
+    types: dict[OutputReference | str, TensorType] = {name: p.type for name, p in held.table.items()}
     for name, module in model.named_modules():
         parent, _, _ = name.rpartition(".")
         inner = any(True for _ in module.children())
@@ -61,10 +61,10 @@ class _Record(TorchFunctionMode):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.model, self.held, self.scopes = model, Held(model), Scopes(model)
+        self.model, self.held, self.scopes = model, ModuleTensors(model), Scopes(model)
         self.operations: list[Operation] = []
-        self._sources: dict[int, Source] = {}
-        self._types: dict[Source | str, TensorType] = {n: p.type for n, p in self.held.table.items()}
+        self._sources: dict[int, OutputReference] = {}
+        self._types: dict[OutputReference | str, TensorType] = {n: p.type for n, p in self.held.table.items()}
         self._kept: list[Any] = []  # as long as they live, no other tensor has their identity
         self._calls: list[str] = []
         self._called: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class _Record(TorchFunctionMode):
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
             if isinstance(tensor, torch.Tensor):
                 given = self._given(tensor)
-                sources = (given,) if isinstance(given, Source) else ()
+                sources = (given,) if isinstance(given, OutputReference) else ()
                 names = (given,) if isinstance(given, str) else ()
                 name = pytree.keystr(path)
                 self.operations.append(
@@ -137,7 +137,7 @@ class _Record(TorchFunctionMode):
             self._add(op, tensors)
         return result
 
-    def _given(self, tensor: Any) -> Source | str:
+    def _given(self, tensor: Any) -> OutputReference | str:
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
@@ -151,8 +151,8 @@ class _Record(TorchFunctionMode):
         self.operations.append(op)
         self._kept += tensors
         for i, tensor in enumerate(tensors):
-            self._sources[id(tensor)] = Source(op.key, i)
-            self._types[Source(op.key, i)] = op.outputs[i]
+            self._sources[id(tensor)] = OutputReference(op.key, i)
+            self._types[OutputReference(op.key, i)] = op.outputs[i]
 
 
 def _shares(tensor: Any, others: list[Any]) -> bool:

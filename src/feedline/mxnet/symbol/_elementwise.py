@@ -11,6 +11,7 @@ from torch.nn import functional
 from feedline.mxnet.symbol._operator import Names, Site, define, same
 from feedline.mxnet.symbol._parameters import COUNT, Parameter, dtype, flag, real, word
 from feedline.networks.ops.edges import ramp
+from feedline.networks.ops.elementwise import BROADCASTING, UNARY
 
 _SCALAR = {"scalar": Parameter(real), "is_int": Parameter(flag, True)}
 
@@ -48,27 +49,27 @@ def _remainder(a: Any, b: Any) -> Any:
     return torch.where(b == 0, torch.zeros_like(b), torch.remainder(a, torch.where(b == 0, 1, b)))
 
 
-# By MXNet's word: aliases of the operator on equal shapes, the broadcasting ones, and the operation of the graph, whose
-# rules at the edges are CNTK's; or a function where MXNet has others.
-_ARITHMETIC: dict[str, tuple[str, str, str | Callable[..., Any]]] = {
-    "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", "plus"),
-    "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", "minus"),
-    "mul": ("elemwise_mul _mul _Mul", "broadcast_mul", "element_times"),
-    "div": ("elemwise_div _div _Div", "broadcast_div", _pair(torch.div)),
-    "power": ("_power _Power", "broadcast_power", _pair(torch.pow)),
-    "maximum": ("_maximum _Maximum", "broadcast_maximum", _pair(_maximum)),
-    "minimum": ("_minimum _Minimum", "broadcast_minimum", _pair(_minimum)),
-    "hypot": ("_hypot", "broadcast_hypot", _pair(torch.hypot)),
-    "mod": ("_mod _Mod", "broadcast_mod", _pair(_remainder)),
-    "equal": ("_equal", "broadcast_equal", "equal"),
-    "not_equal": ("_not_equal", "broadcast_not_equal", "not_equal"),
-    "greater": ("_greater", "broadcast_greater", "greater"),
-    "greater_equal": ("_greater_equal", "broadcast_greater_equal", "greater_equal"),
-    "lesser": ("_lesser", "broadcast_lesser", "less"),
-    "lesser_equal": ("_lesser_equal", "broadcast_lesser_equal", "less_equal"),
-    "logical_and": ("_logical_and", "broadcast_logical_and", _pair(_truth(torch.logical_and))),
-    "logical_or": ("_logical_or", "broadcast_logical_or", _pair(_truth(torch.logical_or))),
-    "logical_xor": ("_logical_xor", "broadcast_logical_xor", _pair(_truth(torch.logical_xor))),
+# By MXNet's word: names of the operator on equal shapes, names of the broadcasting one, and the function: that of the
+# operation in `feedline.networks`, or another where MXNet differs at the edges.
+_ARITHMETIC: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", BROADCASTING["plus"]),
+    "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", BROADCASTING["minus"]),
+    "mul": ("elemwise_mul _mul _Mul", "broadcast_mul", BROADCASTING["element_times"]),
+    "div": ("elemwise_div _div _Div", "broadcast_div", torch.div),
+    "power": ("_power _Power", "broadcast_power", torch.pow),
+    "maximum": ("_maximum _Maximum", "broadcast_maximum", _maximum),
+    "minimum": ("_minimum _Minimum", "broadcast_minimum", _minimum),
+    "hypot": ("_hypot", "broadcast_hypot", torch.hypot),
+    "mod": ("_mod _Mod", "broadcast_mod", _remainder),
+    "equal": ("_equal", "broadcast_equal", BROADCASTING["equal"]),
+    "not_equal": ("_not_equal", "broadcast_not_equal", BROADCASTING["not_equal"]),
+    "greater": ("_greater", "broadcast_greater", BROADCASTING["greater"]),
+    "greater_equal": ("_greater_equal", "broadcast_greater_equal", BROADCASTING["greater_equal"]),
+    "lesser": ("_lesser", "broadcast_lesser", BROADCASTING["less"]),
+    "lesser_equal": ("_lesser_equal", "broadcast_lesser_equal", BROADCASTING["less_equal"]),
+    "logical_and": ("_logical_and", "broadcast_logical_and", _truth(torch.logical_and)),
+    "logical_or": ("_logical_or", "broadcast_logical_or", _truth(torch.logical_or)),
+    "logical_xor": ("_logical_xor", "broadcast_logical_xor", _truth(torch.logical_xor)),
 }
 
 _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
@@ -92,25 +93,25 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
     "_lesser_equal_scalar": lambda x, n: x <= n,
 }
 
-_UNARY: dict[str, str | Callable[[Any], Any]] = {
-    "abs": "abs",
-    "arccos": "acos",
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "abs": UNARY["abs"],
+    "arccos": UNARY["acos"],
     "arccosh": torch.acosh,
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctanh": "atanh",
+    "arcsin": UNARY["asin"],
+    "arcsinh": UNARY["asinh"],
+    "arctan": UNARY["atan"],
+    "arctanh": UNARY["atanh"],
     "cbrt": lambda x: x.sign() * x.abs().pow(1 / 3),
-    "ceil": "ceil",
-    "cos": "cos",
-    "cosh": "cosh",
+    "ceil": UNARY["ceil"],
+    "cos": UNARY["cos"],
+    "cosh": UNARY["cosh"],
     "degrees": torch.rad2deg,
     "erf": torch.erf,
     "erfinv": torch.erfinv,
-    "exp": "exp",
+    "exp": UNARY["exp"],
     "expm1": torch.expm1,
     "fix": torch.trunc,
-    "floor": "floor",
+    "floor": UNARY["floor"],
     "gamma": lambda x: torch.where(x < 0, torch.cos(torch.pi * torch.floor(x)), 1.0) * torch.lgamma(x).exp(),
     "gammaln": torch.lgamma,
     "log": torch.log,
@@ -118,46 +119,36 @@ _UNARY: dict[str, str | Callable[[Any], Any]] = {
     "log1p": torch.log1p,
     "log2": torch.log2,
     "logical_not": lambda x: torch.logical_not(x).to(x.dtype),
-    "negative": "negate",
+    "negative": UNARY["negate"],
     "radians": torch.deg2rad,
     "rcbrt": lambda x: x.sign() * x.abs().pow(-1 / 3),
     "reciprocal": torch.reciprocal,
-    "relu": "relu",
+    "relu": UNARY["relu"],
     "rint": lambda x: torch.ceil(x - 0.5),  # halves go down: MXNet's rule, not torch's
     "round": lambda x: torch.trunc(x + 0.5 * x.sign()),  # halves go away from zero
     "rsqrt": torch.rsqrt,
-    "sigmoid": "sigmoid",
-    "sign": "sign",
-    "sin": "sin",
-    "sinh": "sinh",
-    "softsign": "softsign",
+    "sigmoid": UNARY["sigmoid"],
+    "sign": UNARY["sign"],
+    "sin": UNARY["sin"],
+    "sinh": UNARY["sinh"],
+    "softsign": UNARY["softsign"],
     "sqrt": torch.sqrt,
-    "square": "square",
-    "tan": "tan",
-    "tanh": "tanh",
+    "square": UNARY["square"],
+    "tan": UNARY["tan"],
+    "tanh": UNARY["tanh"],
     "trunc": torch.trunc,
     "_copy identity": torch.clone,
-    "BlockGrad stop_gradient": "stop_gradient",
+    "BlockGrad stop_gradient": UNARY["stop_gradient"],
     "ones_like": torch.ones_like,
     "zeros_like": torch.zeros_like,
 }
 
 
-def _broadcast(site: Site) -> None:
-    a, b = site.full(0), site.full(1)
-    if a is not None and b is not None:
-        rank = max(len(a), len(b))
-        a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-        if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
-            site.refuse(f"expected shapes whose lengths are equal or 1, got {a} and {b}")
-        site.put_out(tuple(max(m, n) for m, n in zip(a, b, strict=True)))
-
-
 for _elementwise, _broadcasting, _run in _ARITHMETIC.values():
-    define(_elementwise, "lhs rhs", same, _run)
-    define(_broadcasting, "lhs rhs", _broadcast, _run)
+    define(_elementwise, "lhs rhs", _pair(_run), shape=same)
+    define(_broadcasting, "lhs rhs", _pair(_run))
 for _names, _function in _WITH_NUMBER.items():
-    define(_names, "data", same, _number(_function), _SCALAR)
+    define(_names, "data", _number(_function), _SCALAR, shape=same)
 
 
 def _only(function: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -165,14 +156,14 @@ def _only(function: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 for _names, _of in _UNARY.items():
-    define(_names, "data", same, _of if isinstance(_of, str) else _only(_of))
+    define(_names, "data", _only(_of), shape=same)
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": torch.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "softrelu": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-    "softsign": functional.softsign,
+    "relu": UNARY["relu"],
+    "sigmoid": UNARY["sigmoid"],
+    "tanh": UNARY["tanh"],
+    "softrelu": UNARY["softplus"],
+    "softsign": UNARY["softsign"],
 }
 
 
@@ -183,7 +174,10 @@ def _leaky(p: Any, training: bool, x: Any, gamma: Any = None) -> Any:
         return torch.where(x > 0, x, p.slope * torch.expm1(x.clamp_max(0)))
     if p.act_type == "prelu":
         slope = gamma.reshape((-1,) + (1,) * (x.dim() - 2)) if x.dim() > 1 and gamma.numel() > 1 else gamma
-        return torch.where(x > 0, x, slope * x)
+        y = torch.where(x > 0, x, slope * x)
+        if y.shape != x.shape:
+            raise ValueError(f"expected gamma for data of shape {tuple(x.shape)}, got shape {tuple(gamma.shape)}")
+        return y
     if p.act_type == "rrelu":
         mean = (p.lower_bound + p.upper_bound) / 2
         slope = torch.empty_like(x).uniform_(p.lower_bound, p.upper_bound) if training else mean
@@ -193,10 +187,8 @@ def _leaky(p: Any, training: bool, x: Any, gamma: Any = None) -> Any:
 
 def _leaky_shape(site: Site) -> None:
     shape = site.ins[0]
-    if shape is not None:
-        site.put_out(shape)
-        if len(site.ins) > 1 and site.ins[1] is None:
-            site.put_in(1, (shape[1] if len(shape) > 1 else 1,))
+    if shape is not None and len(site.ins) > 1 and site.ins[1] is None:
+        site.put_in(1, (shape[1] if len(shape) > 1 else 1,))
 
 
 def _leaky_inputs(p: Any) -> Names:
@@ -206,14 +198,13 @@ def _leaky_inputs(p: Any) -> Names:
 define(
     "Activation activation",
     "data",
-    same,
     lambda p, training, x: _ACTIVATIONS[p.act_type](x),
     {"act_type": Parameter(word(*_ACTIVATIONS))},
+    shape=same,
 )
 define(
     "LeakyReLU",
     _leaky_inputs,
-    _leaky_shape,
     _leaky,
     {
         "act_type": Parameter(word("elu", "gelu", "leaky", "prelu", "rrelu", "selu"), "leaky"),
@@ -225,39 +216,40 @@ define(
     hidden=lambda p: int(p.act_type == "rrelu"),
     first={"gamma": '["Constant", {"value": 0.25}]'},
     called="output mask",
+    shape=_leaky_shape,
 )
 define(
     "clip",
     "data",
-    same,
     lambda p, training, x: x.clamp(p.a_min, p.a_max),
     {"a_min": Parameter(real), "a_max": Parameter(real)},
+    shape=same,
 )
 define(
     "hard_sigmoid",
     "data",
-    same,
     lambda p, training, x: ramp(p.alpha * x + p.beta),
     {"alpha": Parameter(real, 0.2), "beta": Parameter(real, 0.5)},
+    shape=same,
 )
 define(
     "Cast cast",
     "data",
-    same,
     lambda p, training, x: x.to(getattr(torch, p.dtype)),
     {"dtype": Parameter(dtype)},
     free="data",
     dtype=lambda p: p.dtype,
+    shape=same,
 )
 define(
     "smooth_l1",
     "data",
-    same,
     # A parabola within 1 / scalar^2 of zero, and straight beyond.
     lambda p, training, x: torch.where(
         x.abs() < 1 / p.scalar**2, 0.5 * (p.scalar * x) ** 2, x.abs() - 0.5 / p.scalar**2
     ),
     {"scalar": Parameter(real, 1.0)},
+    shape=same,
 )
 
 
@@ -274,11 +266,11 @@ def _where_shape(site: Site) -> None:
 define(
     "where",
     "condition x y",
-    _where_shape,
     lambda p, training, condition, x, y: torch.where(
         (condition != 0).reshape(condition.shape + (1,) * (x.dim() - condition.dim())), x, y
     ),
     free="condition",
+    shape=_where_shape,
 )
 
 
@@ -289,4 +281,4 @@ def _sum_of_all(p: Any, training: bool, *tensors: Any) -> Any:
     return total
 
 
-define("add_n ElementWiseSum element_wise_sum", "*", same, _sum_of_all, {"num_args": Parameter(COUNT)})
+define("add_n ElementWiseSum element_wise_sum", "*", _sum_of_all, {"num_args": Parameter(COUNT)}, shape=same)

@@ -5,12 +5,13 @@ What they return is what a user wants to see (probabilities, predictions), not t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Shape, Site, define, same
+from feedline.mxnet.symbol._operator import Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, between, flag, real, word
 
 Gradient = Callable[..., Any]
@@ -39,20 +40,21 @@ def _head(gradient: Gradient, out: Any, data: Any, *others: Any) -> Any:
 # ---- softmax ------------------------------------------------------------------------------------------------
 
 
+def _predicting(site: Site) -> None:
+    """The output has the data's shape, even while the label's is unknown."""
+    if site.ins[0] is not None:
+        site.put_out(site.ins[0])
+
+
 def _softmax_shape(site: Site) -> None:
-    data, label = site.ins
-    if data is not None:
-        site.put_out(data)
-    full = site.full()
-    if full is None or label == full:
+    _predicting(site)
+    data, label = site.full(), site.ins[1]
+    if data is None or label == data:
         return
     if not site.p.multi_output:
-        site.put_in(1, full[:-1] or (1,))
+        site.put_in(1, data[:-1] or (1,))
         return
-    rest = 1
-    for n in full[2:]:
-        rest *= n
-    allowed: list[Shape] = [(full[0], rest), (full[0], *full[2:]), (full[0], 1, *full[2:])]
+    allowed = [(data[0], math.prod(data[2:])), (data[0], *data[2:]), (data[0], 1, *data[2:])]
     if label is None:
         site.put_in(1, allowed[0])
     elif label not in allowed:
@@ -97,7 +99,6 @@ def _softmax_gradient(p: Any, given: Any, out: Any, label: Any) -> Any:
 define(
     "SoftmaxOutput Softmax",
     "data label",
-    _softmax_shape,
     _softmax_output,
     {
         "grad_scale": Parameter(real, 1.0),
@@ -112,15 +113,15 @@ define(
     labels="label",
     free="label",
     head=True,
+    shape=_softmax_shape,
 )
 
 # ---- regression ---------------------------------------------------------------------------------------------
 
 
 def _regression_shape(site: Site) -> None:
+    _predicting(site)
     data, label = site.full(0), site.ins[1]
-    if site.ins[0] is not None:
-        site.put_out(site.ins[0])
     if data is None:
         return
     column = len(data) == 2 and data[1] == 1
@@ -150,12 +151,12 @@ for _name, _out, _difference in (
     define(
         _name,
         "data label",
-        _regression_shape,
         _regression(_out, _difference),
         {"grad_scale": Parameter(real, 1.0)},
         labels="label",
         free="label",
         head=True,
+        shape=_regression_shape,
     )
 
 # ---- margins ------------------------------------------------------------------------------------------------
@@ -165,7 +166,6 @@ def _margin_shape(site: Site) -> None:
     data = site.ins[0]
     if data is not None:
         site.put_in(1, data[:-1] or (1,))
-        site.put_out(data)
 
 
 def _margin(p: Any, training: bool, data: Any, label: Any) -> Any:
@@ -183,7 +183,6 @@ def _margin(p: Any, training: bool, data: Any, label: Any) -> Any:
 define(
     "SVMOutput",
     "data label",
-    _margin_shape,
     _margin,
     {
         "margin": Parameter(real, 1.0),
@@ -193,6 +192,7 @@ define(
     labels="label",
     free="label",
     head=True,
+    shape=_margin_shape,
 )
 
 # ---- losses that are outputs --------------------------------------------------------------------------------
@@ -213,7 +213,6 @@ def _make_loss(p: Any, training: bool, data: Any) -> Any:
 define(
     "MakeLoss",
     "data",
-    same,
     _make_loss,
     {
         "grad_scale": Parameter(real, 1.0),
@@ -221,13 +220,14 @@ define(
         "normalization": Parameter(word("batch", "null", "valid"), "null"),
     },
     head=True,
+    shape=same,
 )
 define(
     "make_loss",
     "data",
-    same,
     lambda p, training, data: _head(lambda given, out, data: torch.ones_like(data), data, data),
     head=True,
+    shape=same,
 )
 
 
@@ -235,16 +235,15 @@ def _cross_entropy_shape(site: Site) -> None:
     data = site.full()
     if data is not None:
         site.put_in(1, data[:1])
-        site.put_out((1,))
 
 
 define(
     "softmax_cross_entropy",
     "data label",
-    _cross_entropy_shape,
     lambda p, training, data, label: torch.nn.functional.cross_entropy(
         data, label.to(torch.int64), reduction="sum"
     ).reshape(1),
     labels="label",
     free="label",
+    shape=_cross_entropy_shape,
 )

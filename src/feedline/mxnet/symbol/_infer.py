@@ -1,21 +1,28 @@
 """Shapes and element types of a whole symbol from those of some of its variables.
 
-Operators are asked forwards and backwards until nothing changes: a shape may come from below (data gives weights) or
-from above (a sum gives its terms). The time is linear in nodes for each round, and two or three rounds are usual.
+Forwards, an operator whose rule does not tell its outputs runs on torch's meta tensors, which have shapes and no data;
+results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data, terms
+from a sum) have rules. Both go through the nodes, up and down, until nothing changes: two or three rounds, each linear
+in the nodes.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._node import Entry, Node, topological, variables, within
-from feedline.mxnet.symbol._operator import Shape, Site
+from feedline.mxnet.symbol._node import FAILURES, Entry, Node, topological, variables, within
+from feedline.mxnet.symbol._operator import Operator, Shape, Site
 from feedline.mxnet.symbol._parameters import dims
 
+_TRIED = (1, 1 << 20)  # lengths that stand for an unknown one
 # Element types by MXNet's numbers, which attributes hold.
 TYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
 
@@ -98,26 +105,55 @@ def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found
     Raises:
         MXNetError: shapes that contradict each other; it names the operator.
     """
-    order, found = topological(outputs), Found()
-    for node in order:
-        if node.operator is None:
-            shape = given.get(node)
-            if shape is None and "__shape__" in node.attributes:
-                shape = _noted(node, "__shape__", lambda text: lengths(dims(text)))
-            if shape:
-                found.shapes[node, 0] = tuple(shape)
-    working = [node for node in order if node.operator is not None]
+    found = Found(shapes=_given(outputs, given, "__shape__", lambda text: lengths(dims(text))))
+    working = [node for node in topological(outputs) if node.operator is not None]
     while _round(working, found) or _round(reversed(working), found):
         pass
     return found
 
 
-def _noted(node: Node, key: str, read: Callable[[str], Any]) -> Any:
-    """What an attribute of a variable says."""
-    try:
-        return read(node.attributes[key])
-    except (ValueError, LookupError) as error:
-        raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
+def _given(
+    outputs: Sequence[Entry], given: Mapping[Node, Any], key: str, read: Callable[[str], Any]
+) -> dict[tuple[Node, int], Any]:
+    """What the caller says of variables, or else their attribute ``key``; nothing says nothing."""
+    found = dict(given)
+    for node in topological(outputs):
+        if node.operator is None and node not in given and key in node.attributes:
+            try:
+                found[node] = read(node.attributes[key])
+            except (ValueError, LookupError) as error:
+                raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
+    return {(node, 0): value for node, value in found.items() if value}
+
+
+def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
+    """Shapes of the outputs, 0 for unknown lengths; empty if nothing can be told."""
+    known = [shape for shape in ins if shape is not None]
+    if len(known) < len(ins):
+        return ()
+    assert node.operator is not None
+    settings = tuple(vars(node.p).values())
+    if not any(0 in shape for shape in known):
+        return _ran(node.operator, settings, tuple(known))
+    # Lengths grow with lengths: an output length that is equal for a short and a long input is equal for all.
+    tried = []
+    for length in _TRIED:
+        try:
+            tried.append(_ran(node.operator, settings, tuple(tuple(n or length for n in shape) for shape in known)))
+        except FAILURES:  # an impossible length; real ones are checked once they are known
+            return ()
+    if any(len(a) != len(b) for a, b in zip(*tried, strict=True)):
+        return ()
+    return tuple(tuple(m if m == n else 0 for m, n in zip(a, b, strict=True)) for a, b in zip(*tried, strict=True))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _ran(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Shapes of the outputs that the operator gives for these inputs."""
+    p = SimpleNamespace(**dict(zip(ours.parameters, settings, strict=True)))
+    with torch.device("meta"), torch.no_grad():
+        outs = ours.run(p, False, *map(torch.empty, ins))
+    return tuple(tuple(out.shape) for out in (outs if isinstance(outs, tuple) else (outs,)))
 
 
 def _round(nodes: Iterable[Node], found: Found) -> bool:
@@ -128,6 +164,9 @@ def _round(nodes: Iterable[Node], found: Found) -> bool:
         site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
         with within(node.name):
             node.operator.shape(site)
+            if not all(out and 0 not in out for out in site.outs):
+                for i, out in enumerate(_forward(node, site.ins)):
+                    site.put_out(out, i)
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
             if shape is not None and found.shapes.get(key) != shape:
                 found.shapes[key] = shape
@@ -146,15 +185,9 @@ def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: st
     Raises:
         MXNetError: types that contradict each other; it names the operator.
     """
-    order, found = topological(outputs), Found()
-    for node in order:
-        if node.operator is None:
-            name = given.get(node)
-            if name is None and "__dtype__" in node.attributes:
-                name = _noted(node, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
-            if name is not None:
-                found.types[node, 0] = name
-    working = [node for node in order if node.operator is not None]
+    types = _given(outputs, given, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
+    found = Found(types=types)
+    working = [node for node in topological(outputs) if node.operator is not None]
     while True:
         if sum(_unify(node, found) for node in (*working, *reversed(working))):
             continue

@@ -6,18 +6,11 @@ from typing import Any
 
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Shape, Site, define
+from feedline.mxnet.symbol._operator import Names, Shape, check_images, define
 from feedline.mxnet.symbol._parameters import Parameter, between, dims, flag, integer, optional, real, word
 
 # To the next even or odd length, if it is not one: what is added.
 _ROUNDED = {"to_even_down": (0, -1), "to_even_up": (0, 1), "to_odd_down": (1, -1), "to_odd_up": (1, 1)}
-
-
-def _image(site: Site) -> Shape | None:
-    shape = site.full()
-    if shape is not None and len(shape) != 4:
-        site.refuse(f"expected data (batch, channels, height, width), got {shape}")
-    return shape
 
 
 def _resized(p: Any, sizes: Shape, like: Shape) -> tuple[int, ...]:
@@ -27,6 +20,8 @@ def _resized(p: Any, sizes: Shape, like: Shape) -> tuple[int, ...]:
     if p.mode in _ROUNDED:
         odd, step = _ROUNDED[p.mode]
         return tuple(n if n % 2 == odd else n + step for n in sizes)
+    if p.mode == "odd_scale" and None in (p.scale_height, p.scale_width):
+        raise ValueError("expected scale_height and scale_width for the mode odd_scale")
     found = []
     for n, scale, told in zip(sizes, (p.scale_height, p.scale_width), (p.height, p.width), strict=True):
         if p.mode == "odd_scale":
@@ -36,20 +31,8 @@ def _resized(p: Any, sizes: Shape, like: Shape) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _resize_shape(site: Site) -> None:
-    shape, p = _image(site), site.p
-    like = site.full(1) if p.mode == "like" else ()
-    if shape is None or like is None:
-        return
-    if p.mode == "odd_scale" and None in (p.scale_height, p.scale_width):
-        site.refuse("expected scale_height and scale_width for the mode odd_scale")
-    out = _resized(p, shape[2:], like[2:])
-    if min(out) < 1:
-        site.refuse(f"expected a height and a width from 1, got {out} for {shape}")
-    site.put_out((*shape[:2], *out))
-
-
 def _resize(p: Any, training: bool, x: Any, like: Any = None) -> Any:
+    check_images(x)
     out = _resized(p, tuple(x.shape[2:]), () if like is None else tuple(like.shape[2:]))
     return functional.interpolate(x, out, mode="bilinear", align_corners=p.align_corners)
 
@@ -61,7 +44,6 @@ def _resize_inputs(p: Any) -> Names:
 define(
     "_contrib_BilinearResize2D",
     _resize_inputs,
-    _resize_shape,
     _resize,
     {
         "height": Parameter(between(integer, 1, 10000), 1),
@@ -78,21 +60,19 @@ define(
 def _areas(p: Any) -> Shape:
     """Height and width of the result: one number is both, none is 1."""
     wanted: Shape = p.output_size or (1,)
+    if len(wanted) > 2 or min(wanted) < 1:
+        raise ValueError(f"expected a height and a width from 1 as output_size, got {p.output_size}")
     return wanted * 2 if len(wanted) == 1 else wanted
 
 
-def _averaged(site: Site) -> None:
-    shape, wanted = _image(site), _areas(site.p)
-    if len(wanted) != 2 or min(wanted) < 1:
-        site.refuse(f"expected a height and a width from 1 as output_size, got {site.p.output_size}")
-    if shape is not None:
-        site.put_out((*shape[:2], *wanted))
+def _average(p: Any, training: bool, x: Any) -> Any:
+    check_images(x)
+    return functional.adaptive_avg_pool2d(x, _areas(p))
 
 
 define(
     "_contrib_AdaptiveAvgPooling2D",
     "data",
-    _averaged,
-    lambda p, training, x: functional.adaptive_avg_pool2d(x, _areas(p)),
+    _average,
     {"output_size": Parameter(dims, ())},
 )

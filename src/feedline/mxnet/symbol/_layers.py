@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,19 +10,8 @@ from torch.nn import functional
 
 from feedline.mxnet.symbol._operator import Names, Shape, Site, define, same
 from feedline.mxnet.symbol._parameters import Parameter, between, dims, dtype, flag, integer, optional, real, text, word
+from feedline.networks.ops.convolution import AVERAGE, CONVOLVE, MAXIMUM, TRANSPOSED
 
-_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED: dict[int, Callable[..., Any]] = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
-_AVERAGE: dict[int, Callable[..., Any]] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
-}
-_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 # Settings that told MXNet's own libraries how to work, and change no result.
 _IDLE = {
     "workspace": Parameter(integer, 1024),
@@ -47,7 +35,6 @@ def _dense_shape(site: Site) -> None:
     site.put_in(1, (p.num_hidden, width))
     if not p.no_bias:
         site.put_in(2, (p.num_hidden,))
-    site.put_out((x[0], p.num_hidden) if p.flatten else (*x[:-1], p.num_hidden))
 
 
 def _dense(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
@@ -57,17 +44,15 @@ def _dense(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
 define(
     "FullyConnected",
     _with_bias,
-    _dense_shape,
     _dense,
     {"num_hidden": Parameter(between(integer, 1)), "no_bias": Parameter(flag, False), "flatten": Parameter(flag, True)},
     weights="weight bias",
+    shape=_dense_shape,
 )
 
 
 def _embedding_shape(site: Site) -> None:
     site.put_in(1, (site.p.input_dim, site.p.output_dim))
-    if site.ins[0] is not None:
-        site.put_out((*site.ins[0], site.p.output_dim))
 
 
 def _embedding(p: Any, training: bool, x: Any, w: Any) -> Any:
@@ -78,7 +63,6 @@ def _embedding(p: Any, training: bool, x: Any, w: Any) -> Any:
 define(
     "Embedding",
     "data weight",
-    _embedding_shape,
     _embedding,
     {
         "input_dim": Parameter(between(integer, 1)),
@@ -89,6 +73,7 @@ define(
     weights="weight",
     free="data",
     dtype=lambda p: str(p.dtype),
+    shape=_embedding_shape,
 )
 
 # ---- convolution --------------------------------------------------------------------------------------------
@@ -110,45 +95,36 @@ def _steps(p: Any, rank: int) -> tuple[Shape, Shape, Shape]:
     return p.stride or (1,) * rank, p.dilate or (1,) * rank, p.pad or (0,) * rank
 
 
-def _check_rank(site: Site, x: Shape, rank: int) -> None:
-    if rank not in _CONVOLVE or len(x) != rank + 2:
-        site.refuse(f"expected data (batch, channels, *sizes) for the kernel {site.p.kernel}, got {x}")
+def _check_rank(shape: Shape, kernel: Shape) -> None:
+    if len(kernel) not in CONVOLVE or len(shape) != len(kernel) + 2:
+        raise ValueError(f"expected data (batch, channels, *sizes) for the kernel {kernel}, got {tuple(shape)}")
 
 
 def _convolution_shape(site: Site) -> None:
-    x, p = site.full(), site.p
+    x, p = site.ins[0], site.p
     if x is None:
         return
-    rank = len(p.kernel)
-    _check_rank(site, x, rank)
-    stride, dilate, pad = _steps(p, rank)
+    _check_rank(x, p.kernel)
     if x[1] % p.num_group or p.num_filter % p.num_group:
         site.refuse(f"expected channels and filters in {p.num_group} equal groups, got {x[1]} and {p.num_filter}")
-    sizes = []
-    for n, k, s, d, a in zip(x[2:], p.kernel, stride, dilate, pad, strict=True):
-        reach = d * (k - 1) + 1
-        if reach > n + 2 * a:
-            site.refuse(f"expected a kernel that fits the input, got kernel {p.kernel} for {x}")
-        sizes.append((n + 2 * a - reach) // s + 1)
     site.put_in(1, (p.num_filter, x[1] // p.num_group, *p.kernel))
     if not p.no_bias:
         site.put_in(2, (p.num_filter,))
-    site.put_out((x[0], p.num_filter, *sizes))
 
 
 def _convolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
     rank = len(p.kernel)
     stride, dilate, pad = _steps(p, rank)
-    return _CONVOLVE[rank](x, w, b, stride, pad, dilate, p.num_group)
+    return CONVOLVE[rank](x, w, b, stride, pad, dilate, p.num_group)
 
 
 define(
     "Convolution",
     _with_bias,
-    _convolution_shape,
     _convolution,
     {**_WINDOW, "no_bias": Parameter(flag, False)},
     weights="weight bias",
+    shape=_convolution_shape,
 )
 
 
@@ -162,55 +138,47 @@ def _padding_back(p: Any, sizes: Shape) -> tuple[Shape, Shape]:
         s * (n - 1) + d * (k - 1) + 1 - t
         for n, k, s, d, t in zip(sizes, p.kernel, stride, dilate, p.target_shape, strict=True)
     ]
+    if min(over) < 0:
+        raise ValueError(f"expected a target shape within reach of the kernel, got {p.target_shape} for {sizes}")
     return tuple((o + 1) // 2 for o in over), tuple(o % 2 for o in over)
 
 
 def _deconvolution_shape(site: Site) -> None:
-    x, p = site.full(), site.p
+    x, p = site.ins[0], site.p
     if x is None:
         return
-    rank = len(p.kernel)
-    _check_rank(site, x, rank)
-    stride, dilate, _ = _steps(p, rank)
-    pad, extra = _padding_back(p, x[2:])
-    if min(pad) < 0:
-        site.refuse(f"expected a target shape within reach of the kernel, got {p.target_shape} for {x}")
-    sizes = [
-        s * (n - 1) + d * (k - 1) + 1 - 2 * a + e
-        for n, k, s, d, a, e in zip(x[2:], p.kernel, stride, dilate, pad, extra, strict=True)
-    ]
+    _check_rank(x, p.kernel)
     site.put_in(1, (x[1], p.num_filter // p.num_group, *p.kernel))
     if not p.no_bias:
         site.put_in(2, (p.num_filter,))
-    site.put_out((x[0], p.num_filter, *sizes))
 
 
 def _deconvolution(p: Any, training: bool, x: Any, w: Any, b: Any = None) -> Any:
     rank = len(p.kernel)
     stride, dilate, _ = _steps(p, rank)
     pad, extra = _padding_back(p, tuple(x.shape[2:]))
-    return _TRANSPOSED[rank](x, w, b, stride, pad, extra, p.num_group, dilate)
+    return TRANSPOSED[rank](x, w, b, stride, pad, extra, p.num_group, dilate)
 
 
 define(
     "Deconvolution",
     _with_bias,
-    _deconvolution_shape,
     _deconvolution,
     {**_WINDOW, "adj": Parameter(dims, ()), "target_shape": Parameter(dims, ()), "no_bias": Parameter(flag, True)},
     weights="weight bias",
+    shape=_deconvolution_shape,
 )
 
 # ---- pooling ------------------------------------------------------------------------------------------------
 
 
-def _windows(p: Any, sizes: Shape) -> tuple[Shape, Shape, Shape, Shape, Shape]:
-    """Kernel, strides, padding before and after, and sizes of the result."""
+def _windows(p: Any, sizes: Shape) -> tuple[Shape, Shape, Shape, Shape]:
+    """Kernel, strides, and padding before and after."""
     rank = len(sizes)
     if p.global_pool:
-        return sizes, (1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank
+        return sizes, (1,) * rank, (0,) * rank, (0,) * rank
     stride, pad = p.stride or (1,) * rank, p.pad or (0,) * rank
-    out, after = [], []
+    after = []
     for n, k, s, a in zip(sizes, p.kernel, stride, pad, strict=True):
         room = n + 2 * a - k
         if p.pooling_convention == "same":
@@ -219,36 +187,26 @@ def _windows(p: Any, sizes: Shape) -> tuple[Shape, Shape, Shape, Shape, Shape]:
             count = -(-room // s) + 1
         else:
             count = room // s + 1
-        out.append(count)
+        if count < 1:
+            raise ValueError(f"expected a kernel that fits the input, got kernel {p.kernel} for {sizes}")
         after.append((count - 1) * s + k - n - a)
-    return p.kernel, stride, pad, tuple(after), tuple(out)
-
-
-def _pooling_shape(site: Site) -> None:
-    x, p = site.full(), site.p
-    if x is None:
-        return
-    rank = len(x) - 2
-    if rank not in _AVERAGE or (not p.global_pool and len(p.kernel) != rank):
-        site.refuse(f"expected data (batch, channels, *sizes) for the kernel {p.kernel}, got {x}")
-    sizes = _windows(p, x[2:])[-1]
-    if min(sizes) < 1:
-        site.refuse(f"expected a kernel that fits the input, got kernel {p.kernel} for {x}")
-    site.put_out((*x[:2], *sizes))
+    return p.kernel, stride, pad, tuple(after)
 
 
 def _pooling(p: Any, training: bool, x: Any) -> Any:
     rank = x.dim() - 2
-    kernel, stride, before, after, _ = _windows(p, tuple(x.shape[2:]))
+    if rank not in AVERAGE or not p.global_pool:
+        _check_rank(x.shape, p.kernel)
+    kernel, stride, before, after = _windows(p, tuple(x.shape[2:]))
     # What no window reaches is cut off, hence negative numbers.
     edges = [n for pair in reversed(list(zip(before, after, strict=True))) for n in pair]
     if p.pool_type == "max":
-        return _MAXIMUM[rank](functional.pad(x, edges, value=-math.inf), kernel, stride)
+        return MAXIMUM[rank](functional.pad(x, edges, value=-math.inf), kernel, stride)
     cells = math.prod(kernel)
     if p.pool_type == "lp":
-        total = _AVERAGE[rank](functional.pad(x.abs() ** p.p_value, edges), kernel, stride) * cells
+        total = AVERAGE[rank](functional.pad(x.abs() ** p.p_value, edges), kernel, stride) * cells
         return total ** (1 / p.p_value)
-    total = _AVERAGE[rank](functional.pad(x, edges), kernel, stride) * cells
+    total = AVERAGE[rank](functional.pad(x, edges), kernel, stride) * cells
     if p.pool_type == "sum":
         return total
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
@@ -256,13 +214,12 @@ def _pooling(p: Any, training: bool, x: Any) -> Any:
         # Cells of the padding count, those beyond it do not.
         counted = functional.pad(counted, [n for a in reversed(before) for n in (a, a)], value=1.0)
         edges = [n for a, b in reversed(list(zip(before, after, strict=True))) for n in (0, b - a)]
-    return total / (_AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
+    return total / (AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
 
 
 define(
     "Pooling",
     "data",
-    _pooling_shape,
     _pooling,
     {
         "kernel": Parameter(dims, ()),
@@ -295,7 +252,6 @@ def _dropout(p: Any, training: bool, x: Any) -> Any:
 define(
     "Dropout",
     "data",
-    same,
     _dropout,
     {
         "p": Parameter(between(real, 0, 1), 0.5),
@@ -305,4 +261,5 @@ define(
     },
     hidden=1,
     called="output mask",
+    shape=same,
 )

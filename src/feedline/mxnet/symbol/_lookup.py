@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Site, define
+from feedline.mxnet.symbol._operator import Site, axis_of, define
 from feedline.mxnet.symbol._parameters import (
     Parameter,
     dims,
@@ -22,15 +23,8 @@ from feedline.mxnet.symbol._parameters import (
 )
 
 
-def _taken(site: Site) -> None:
-    a, indices = site.full(0), site.full(1)
-    if a is not None and indices is not None:
-        axis = site.axis(site.p.axis, len(a))
-        site.put_out((*a[:axis], *indices, *a[axis + 1 :]))
-
-
 def _take(p: Any, training: bool, a: Any, indices: Any) -> Any:
-    axis = p.axis % a.dim()
+    axis = axis_of(p.axis, a.dim())
     rows = indices.to(torch.int64)
     rows = rows % a.shape[axis] if p.mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
     found = a.index_select(axis, rows.reshape(-1))
@@ -40,7 +34,6 @@ def _take(p: Any, training: bool, a: Any, indices: Any) -> Any:
 define(
     "take",
     "a indices",
-    _taken,
     _take,
     {"axis": Parameter(integer, 0), "mode": Parameter(word("clip", "wrap"), "clip")},
     free="indices",
@@ -49,16 +42,13 @@ define(
 
 def _picked(site: Site) -> None:
     shape = site.full()
-    if shape is not None:
-        axis = site.axis(site.p.axis, len(shape))
-        rest = (*shape[:axis], *shape[axis + 1 :])
-        if site.ins[1] is None:
-            site.put_in(1, rest)
-        site.put_out((*shape[:axis], 1, *shape[axis + 1 :]) if site.p.keepdims else rest or (1,))
+    if shape is not None and site.ins[1] is None:
+        axis = axis_of(site.p.axis, len(shape))
+        site.put_in(1, (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _pick(p: Any, training: bool, x: Any, index: Any) -> Any:
-    axis = p.axis % x.dim()
+    axis = axis_of(p.axis, x.dim())
     kept = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
     found = x.gather(axis, index.to(torch.int64).clamp(0, x.shape[axis] - 1).reshape(kept))
     return found if p.keepdims or x.dim() == 1 else found.squeeze(axis)
@@ -67,10 +57,10 @@ def _pick(p: Any, training: bool, x: Any, index: Any) -> Any:
 define(
     "pick",
     "data index",
-    _picked,
     _pick,
     {"axis": Parameter(integer, -1), "keepdims": Parameter(flag, False)},
     free="index",
+    shape=_picked,
 )
 
 
@@ -80,7 +70,6 @@ def _picked_rows(site: Site) -> None:
         if len(shape) != 2:
             site.refuse(f"expected data (rows, columns), got {shape}")
         site.put_in(1, shape[:1])
-        site.put_out(shape[:1])
 
 
 def _pick_of_rows(p: Any, training: bool, a: Any, indices: Any) -> Any:
@@ -88,48 +77,44 @@ def _pick_of_rows(p: Any, training: bool, a: Any, indices: Any) -> Any:
     return a.gather(1, columns[:, None]).squeeze(1)
 
 
-define("batch_take", "a indices", _picked_rows, _pick_of_rows, free="indices")
+define("batch_take", "a indices", _pick_of_rows, free="indices", shape=_picked_rows)
 
 
-def _gathered(site: Site) -> None:
-    data, indices = site.full(0), site.full(1)
-    if data is not None and indices is not None:
-        if indices[0] > len(data):
-            site.refuse(f"expected indices (axes, ...) of at most {len(data)} axes, got {indices} for {data}")
-        site.put_out((*indices[1:], *data[indices[0] :]) or (1,))
+def _places(indices: Any, shape: Sequence[int]) -> tuple[Any, ...]:
+    """Indices of each of the first axes of a shape, in a row."""
+    if len(indices) > len(shape):
+        raise ValueError(
+            f"expected indices (axes, ...) of at most {len(shape)} axes, got {tuple(indices.shape)} for {tuple(shape)}"
+        )
+    return tuple(indices.to(torch.int64).reshape(len(indices), -1))
 
 
 def _gather(p: Any, training: bool, data: Any, indices: Any) -> Any:
-    found = data[tuple(indices.to(torch.int64))]
-    return found if found.dim() else found.reshape(1)
+    shape = (*indices.shape[1:], *data.shape[len(indices) :])
+    return data[_places(indices, data.shape)].reshape(shape or (1,))
 
 
-define("gather_nd", "data indices", _gathered, _gather, free="indices")
+define("gather_nd", "data indices", _gather, free="indices")
 
 
-def _scattered(site: Site) -> None:
-    data, indices, shape = site.full(0), site.full(1), site.p.shape
-    if data is not None and indices is not None and data != (*indices[1:], *shape[indices[0] :]):
-        site.refuse(
-            f"expected data of shape {(*indices[1:], *shape[indices[0] :])} for indices {indices} into {shape}, "
-            f"got {data}"
+def _scatter(p: Any, training: bool, data: Any, indices: Any) -> Any:
+    places, rest = _places(indices, p.shape), p.shape[len(indices) :]
+    expected = (*indices.shape[1:], *rest)
+    if data.shape != expected:
+        raise ValueError(
+            f"expected data of shape {expected} for indices {tuple(indices.shape)} into {p.shape}, "
+            f"got {tuple(data.shape)}"
         )
-    site.put_out(shape)
+    return data.new_zeros(p.shape).index_put(places, data.reshape(-1, *rest))
 
 
 define(
     "scatter_nd",
     "data indices",
-    _scattered,
-    lambda p, training, data, indices: data.new_zeros(p.shape).index_put(tuple(indices.to(torch.int64)), data),
+    _scatter,
     {"shape": Parameter(dims)},
     free="indices",
 )
-
-
-def _one_hot_shape(site: Site) -> None:
-    if site.ins[0] is not None:
-        site.put_out((*site.ins[0], site.p.depth))
 
 
 def _one_hot(p: Any, training: bool, indices: Any) -> Any:
@@ -141,7 +126,6 @@ def _one_hot(p: Any, training: bool, indices: Any) -> Any:
 define(
     "one_hot",
     "indices",
-    _one_hot_shape,
     _one_hot,
     {
         "depth": Parameter(integer),
@@ -156,10 +140,6 @@ define(
 # ---- out of nothing -----------------------------------------------------------------------------------------
 
 
-def _given(site: Site) -> None:
-    site.put_out(site.p.shape)
-
-
 _KIND = {"dtype": Parameter(dtype, "float32"), "ctx": Parameter(text, "")}
 _MADE = {"shape": Parameter(dims), **_KIND}
 
@@ -167,7 +147,6 @@ for _name, _number in (("_zeros", 0), ("_ones", 1)):
     define(
         _name,
         "",
-        _given,
         lambda p, training, n=_number: torch.full(p.shape, n, dtype=getattr(torch, p.dtype)),
         _MADE,
         dtype=lambda p: str(p.dtype),
@@ -176,7 +155,6 @@ for _name, _number in (("_zeros", 0), ("_ones", 1)):
 define(
     "_full",
     "",
-    _given,
     lambda p, training: torch.full(p.shape, p.value, dtype=torch.float64).to(getattr(torch, p.dtype)),
     {**_MADE, "value": Parameter(real)},
     dtype=lambda p: str(p.dtype),
@@ -185,8 +163,13 @@ define(
 
 def _bounds(p: Any) -> tuple[float, int]:
     """The first number of a range, and how many different ones there are."""
+    if p.step == 0 or p.repeat < 1:
+        raise ValueError(f"expected a step other than 0 and repeats from 1, got {p.step} and {p.repeat}")
     start, stop = (0.0, p.start) if p.stop is None else (p.start, p.stop)
-    return start, max(0, math.ceil((stop - start) / p.step))
+    count = math.ceil((stop - start) / p.step)
+    if count < 1:
+        raise ValueError(f"expected numbers between start and stop, got {p.start} and {p.stop}")
+    return start, count
 
 
 def _steps(p: Any, training: bool) -> Any:
@@ -196,19 +179,9 @@ def _steps(p: Any, training: bool) -> Any:
     return numbers.repeat_interleave(p.repeat).to(getattr(torch, p.dtype))
 
 
-def _counted(site: Site) -> None:
-    if site.p.step == 0 or site.p.repeat < 1:
-        site.refuse(f"expected a step other than 0 and repeats from 1, got {site.p.step} and {site.p.repeat}")
-    length = _bounds(site.p)[1] * site.p.repeat
-    if length == 0:
-        site.refuse(f"expected numbers between start and stop, got {site.p.start} and {site.p.stop}")
-    site.put_out((length,))
-
-
 define(
     "_arange",
     "",
-    _counted,
     _steps,
     {
         "start": Parameter(real),
@@ -230,17 +203,11 @@ def _diagonal(p: Any, training: bool) -> Any:
 define(
     "_eye",
     "",
-    lambda site: site.put_out((site.p.N, site.p.M or site.p.N)),
     _diagonal,
     {"N": Parameter(long_integer), "M": Parameter(long_integer, 0), "k": Parameter(long_integer, 0), **_KIND},
     dtype=lambda p: str(p.dtype),
 )
 
 
-def _as_the_other(site: Site) -> None:
-    if site.ins[1] is not None:
-        site.put_out(site.ins[1])
-
-
-define("broadcast_like", "lhs rhs", _as_the_other, lambda p, training, x, like: x.expand(like.shape))
-define("reshape_like", "lhs rhs", _as_the_other, lambda p, training, x, like: x.reshape(like.shape))
+define("broadcast_like", "lhs rhs", lambda p, training, x, like: x.expand(like.shape))
+define("reshape_like", "lhs rhs", lambda p, training, x, like: x.reshape(like.shape))

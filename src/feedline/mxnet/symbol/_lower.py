@@ -1,8 +1,8 @@
-"""A symbol as a graph of `feedline.graph`, to be run by torch.
+"""A symbol as a graph of `feedline.networks`, to be run by torch.
 
-MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. An operator whose
-rule is the graph's own becomes that operation; any other is declared once as ``mxnet.NAME``, with its settings as
-attributes. Several outputs are a tuple, of which ``mxnet.output`` takes one.
+MXNet's shapes have the batch in front, so nodes have all their axes in the shape and no dynamic ones. Each operator is
+declared once as the operation ``mxnet.NAME``, with its settings as an attribute. Several outputs are a tuple, of which
+``mxnet.output`` takes one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import feedline.networks.ops  # noqa: F401 - the graph's own operations are declared before those below
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._infer import Found
 from feedline.mxnet.symbol._node import Entry, Node, topological, within
@@ -18,9 +17,10 @@ from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.networks import Node as GraphNode
 from feedline.networks import apply
 from feedline.networks.node import input_node
-from feedline.networks.packed import Batch
-from feedline.networks.registry import Shape, declare
-from feedline.networks.registry import Site as GraphSite
+from feedline.networks.ops.align import one_of_several
+from feedline.networks.packed import PackedBatch
+from feedline.networks.registry import declare, no_axes
+from feedline.networks.shapes import told
 
 
 def lower(
@@ -53,9 +53,6 @@ def lower(
             leaves[node] = made[node, 0] = leaf
             continue
         below = [at(entry) for entry in node.inputs]
-        if isinstance(node.operator.run, str):
-            made[node, 0] = apply(node.operator.run, below, {}, node.name)
-            continue
         several = node.visible > 1
         # A tuple has no shape of its own.
         attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
@@ -66,23 +63,13 @@ def lower(
     return [at(entry) for entry in entries], leaves
 
 
-def _shape(site: GraphSite) -> Shape:
-    shape: Shape = site.attributes["shape"]
-    return shape
-
-
-def _no_axes(site: GraphSite) -> tuple[str, ...]:
-    return ()
-
-
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     run = operator.run
-    assert callable(run)
 
     def make(node: GraphNode) -> Callable[..., Any]:
         p = node.attributes["p"]
 
-        def running(batch: Batch, *tensors: Any) -> Any:
+        def running(batch: PackedBatch, *tensors: Any) -> Any:
             with within(node.name):
                 return run(p, batch.training, *tensors)
 
@@ -91,16 +78,6 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     return make
 
 
-def _take(node: GraphNode) -> Callable[..., Any]:
-    index = node.attributes["index"]
-
-    def take(batch: Batch, several: Any) -> Any:
-        return several[index]
-
-    return take
-
-
-declare("mxnet.output", _shape, _take, axes=_no_axes, stepwise=False)
+declare("mxnet.output", told, one_of_several, axes=no_axes, stepwise=False)
 for _operator in OPERATORS.values():
-    if callable(_operator.run):
-        declare(f"mxnet.{_operator.name}", _shape, _running(_operator), axes=_no_axes, stepwise=False)
+    declare(f"mxnet.{_operator.name}", told, _running(_operator), axes=no_axes, stepwise=False)

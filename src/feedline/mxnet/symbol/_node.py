@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._operator import CALLED, Operator
 from feedline.mxnet.symbol._parameters import read
+from feedline.networks import traverse
 
 # Attributes that any node may carry without being settings; files write them with underscores around.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
@@ -21,14 +22,20 @@ VERSION = 10901
 _SHOWN = 10  # so many names of inputs are told
 
 
+# What an operator raises for inputs or settings that do not fit.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """What goes wrong in an operator is MXNet's error, and names the node."""
+    """Raise whatever an operator raises as MXNet's error, which names the node."""
     try:
         yield
     except MXNetError:
         raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except ValueError as error:  # an operator's own refusal
+        raise MXNetError(f"Error in operator {name}: {error}") from error
+    except FAILURES as error:
         raise MXNetError(f"Error in operator {name}: {type(error).__name__}: {error}") from error
 
 
@@ -96,21 +103,7 @@ class Node:
 
 def topological(outputs: Iterable[Entry]) -> list[Node]:
     """All nodes, inputs before those who use them, in MXNet's order."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    for root in outputs:
-        stack = [(root.node, iter(root.node.inputs))] if root.node not in seen else []
-        seen.add(root.node)
-        while stack:
-            node, rest = stack[-1]
-            child = next((entry.node for entry in rest if entry.node not in seen), None)
-            if child is None:
-                order.append(node)
-                stack.pop()
-            else:
-                seen.add(child)
-                stack.append((child, iter(child.inputs)))
-    return order
+    return traverse.topological((e.node for e in outputs), lambda node: [e.node for e in node.inputs])
 
 
 def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Site, define, same
+from feedline.mxnet.symbol._operator import Site, axis_of, check_images, define, same
 from feedline.mxnet.symbol._parameters import Parameter, flag, integer, real, word
 
 
@@ -16,11 +16,8 @@ def _by_channel(site: Site) -> None:
     if shape is not None:
         site.put_in(0, shape)
         site.put_out(shape)
-        channels = shape[site.axis(site.p.axis, len(shape))]
         for i in range(1, len(site.ins)):
-            site.put_in(i, (channels,))
-        for i in range(1, len(site.outs)):
-            site.put_out((channels,), i)
+            site.put_in(i, (shape[axis_of(site.p.axis, len(shape))],))
 
 
 def _batch_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
@@ -45,7 +42,6 @@ def _batch_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any, mean: Any
 define(
     "BatchNorm",
     "data gamma beta moving_mean moving_var",
-    _by_channel,
     _batch_norm,
     {
         "eps": Parameter(real, 1e-3),
@@ -63,6 +59,7 @@ define(
     hidden=lambda p: 0 if p.output_mean_var else 2,
     first={"moving_mean": '["zero", {}]', "moving_var": '["one", {}]'},
     called="output mean var",
+    shape=_by_channel,
 )
 
 
@@ -81,12 +78,12 @@ def _layer_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
 define(
     "LayerNorm",
     "data gamma beta",
-    _by_channel,
     _layer_norm,
     {"axis": Parameter(integer, -1), "eps": Parameter(real, 1e-5)},
     weights="gamma beta",
     hidden=2,
     called="output mean std",
+    shape=_by_channel,
 )
 
 
@@ -97,7 +94,6 @@ def _instance_shape(site: Site) -> None:
             site.refuse(f"expected data (batch, channels, *sizes), got {shape}")
         site.put_in(1, (shape[1],))
         site.put_in(2, (shape[1],))
-        site.put_out(shape)
 
 
 def _instance_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
@@ -109,12 +105,12 @@ def _instance_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any
 define(
     "InstanceNorm",
     "data gamma beta",
-    _instance_shape,
     _instance_norm,
     {"eps": Parameter(real, 1e-3)},
     weights="gamma beta",
     hidden=2,
     called="output mean var",
+    shape=_instance_shape,
 )
 
 
@@ -126,9 +122,6 @@ def _group_shape(site: Site) -> None:
         # MXNet scales groups, where others scale channels.
         site.put_in(1, (groups,))
         site.put_in(2, (groups,))
-        site.put_out(shape)
-        for i in range(1, len(site.outs)):
-            site.put_out((shape[0], groups), i)
 
 
 def _group_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
@@ -141,30 +134,27 @@ def _group_norm(p: Any, training: bool, x: Any, gamma: Any, beta: Any) -> Any:
 define(
     "GroupNorm",
     "data gamma beta",
-    _group_shape,
     _group_norm,
     {"num_groups": Parameter(integer, 1), "eps": Parameter(real, 1e-5), "output_mean_var": Parameter(flag, False)},
     weights="gamma beta",
     outputs=lambda p: 3 if p.output_mean_var else 1,
     hidden=lambda p: 0 if p.output_mean_var else 2,
     called="output mean std",
+    shape=_group_shape,
 )
 
 
-def _neighbours(site: Site) -> None:
-    shape = site.ins[0]
-    if site.p.nsize % 2 == 0:
-        site.refuse(f"expected an odd number of channels for nsize, got {site.p.nsize}")
-    if shape is not None and len(shape) != 4:
-        site.refuse(f"expected data (batch, channels, height, width), got {shape}")
-    same(site)
+def _local_response(p: Any, training: bool, x: Any) -> Any:
+    if p.nsize % 2 == 0:
+        raise ValueError(f"expected an odd number of channels for nsize, got {p.nsize}")
+    check_images(x)
+    return functional.local_response_norm(x, p.nsize, p.alpha, p.beta, p.knorm)
 
 
 define(
     "LRN",
     "data",
-    _neighbours,
-    lambda p, training, x: functional.local_response_norm(x, p.nsize, p.alpha, p.beta, p.knorm),
+    _local_response,
     {
         "alpha": Parameter(real, 1e-4),
         "beta": Parameter(real, 0.75),
@@ -184,9 +174,9 @@ def _l2(p: Any, training: bool, x: Any) -> Any:
 define(
     "L2Normalization",
     "data",
-    same,
     _l2,
     {"eps": Parameter(real, 1e-10), "mode": Parameter(word("channel", "instance", "spatial"), "instance")},
     hidden=1,
     called="output norm",
+    shape=same,
 )

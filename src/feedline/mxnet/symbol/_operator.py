@@ -1,8 +1,11 @@
-"""What an operator is: its inputs and settings, its rule for shapes, and its function of torch tensors.
+"""The table of MXNet's operators: inputs, settings, and the function of torch tensors that runs each.
 
-One `Operator` a name in MXNet's files; the names that scripts call are its aliases. Shapes are MXNet's, with the batch
-in front: ``None`` is not known at all, a length of 0 is not known yet. Rules put what they find into a `Site` and may
-be asked again when more is known.
+There is one `Operator` for each name in MXNet's files; the names that scripts call are its aliases. The shapes of its
+outputs follow from running it on tensors without data, see `_infer`, so a function refuses whatever MXNet would refuse.
+Only an operator whose outputs or other inputs tell the shape of an input (data tells weights) has a rule for that.
+
+Shapes have the batch in front: ``None`` is an unknown shape, 0 an unknown length. Rules write what they find into a
+`Site`, and run again when more is known.
 """
 
 from __future__ import annotations
@@ -24,26 +27,26 @@ class Site:
     """Shapes around one node, as far as they are known.
 
     Attributes:
-        p: settings of the node.
-        name: of the node, for messages.
-        ins: shapes of its inputs.
-        outs: shapes of its outputs.
+        p: the settings of the node.
+        name: the name of the node, for messages.
+        ins: the shapes of its inputs.
+        outs: the shapes of its outputs.
     """
 
     def __init__(self, p: Any, name: str, ins: Sequence[Shape | None], outs: Sequence[Shape | None]) -> None:
         self.p, self.name, self.ins, self.outs = p, name, list(ins), list(outs)
 
     def full(self, i: int = 0) -> Shape | None:
-        """Shape of an input, if all of it is known."""
+        """Return the shape of an input, or None unless every length is known."""
         shape = self.ins[i]
         return shape if shape is not None and 0 not in shape else None
 
     def put_in(self, i: int, shape: Shape) -> None:
-        """What input ``i`` must be."""
+        """Record the shape that input ``i`` must have."""
         self.ins[i] = self._merged(self.ins[i], shape, f"input {i}")
 
     def put_out(self, shape: Shape, i: int = 0) -> None:
-        """What output ``i`` is."""
+        """Record the shape of output ``i``."""
         self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
 
     def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
@@ -59,25 +62,52 @@ class Site:
         """Raise MXNetError that names the node."""
         raise MXNetError(f"Error in operator {self.name}: {what}")
 
-    def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the first."""
-        if not -rank <= axis < rank:
-            self.refuse(f"expected an axis from {-rank} to {rank - 1}, got {axis}")
-        return axis % rank
-
 
 def _shown(shape: Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def same(site: Site) -> None:
-    """All inputs and outputs have one shape."""
-    for shape in [*site.ins, *site.outs]:
+def nothing(site: Site) -> None:
+    """Tell nothing: no input's shape follows from those of the others."""
+
+
+def alike(site: Site) -> None:
+    """All inputs have one shape."""
+    for shape in site.ins:
         if shape is not None:
             for i in range(len(site.ins)):
                 site.put_in(i, shape)
-            for i in range(len(site.outs)):
-                site.put_out(shape, i)
+
+
+def same(site: Site) -> None:
+    """All inputs, and the output, have one shape."""
+    for shape in [*site.ins, site.outs[0]]:
+        if shape is not None:
+            site.put_out(shape)
+            for i in range(len(site.ins)):
+                site.put_in(i, shape)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis, counted from the first.
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"expected an axis from {-rank} to {rank - 1}, got {axis}")
+    return axis % rank
+
+
+def check_images(*tensors: Any) -> None:
+    """Refuse tensors that are not batches of images.
+
+    Raises:
+        ValueError: a tensor does not have four axes.
+    """
+    for x in tensors:
+        if x.dim() != 4:
+            raise ValueError(f"expected data (batch, channels, height, width), got {tuple(x.shape)}")
 
 
 Names = tuple[str, ...]
@@ -88,7 +118,7 @@ def numbered(count: int) -> Names:
     return tuple(f"arg{i}" for i in range(count))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """An operator of MXNet.
 
@@ -96,9 +126,8 @@ class Operator:
         name: in files.
         inputs: names of its inputs, or a function of the settings; ``"*"`` alone: as many as are given. What takes
             any number of inputs has ``num_args`` among its settings.
-        shape: rule, see the module.
-        run: ``run(p, training, *tensors)`` returns a tensor, or a tuple of them; or the name of an operation of
-            `feedline.graph` that does the same.
+        run: ``run(p, training, *tensors)`` returns a tensor, or a tuple of them.
+        shape: the rule for shapes that do not flow forwards, see the module.
         parameters: its settings.
         states: inputs that change in training and have no gradient.
         weights: inputs that hold parameters.
@@ -117,9 +146,9 @@ class Operator:
 
     name: str
     inputs: Names | Callable[[Any], Names]
-    shape: Callable[[Site], None]
-    run: str | Callable[..., Any]
+    run: Callable[..., Any]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    shape: Callable[[Site], None] = nothing
     states: Names = ()
     weights: Names = ()
     labels: Names = ()
@@ -172,8 +201,7 @@ CALLED: dict[str, Operator] = {}
 def define(
     names: str,
     inputs: str | Callable[[Any], Names],
-    shape: Callable[[Site], None],
-    run: str | Callable[..., Any],
+    run: Callable[..., Any],
     parameters: Mapping[str, Parameter] | None = None,
     **settings: Any,
 ) -> None:
@@ -182,8 +210,7 @@ def define(
     Args:
         names: that in files, and its aliases, parted by blanks.
         inputs: names parted by blanks, ``*``, or a function of the settings.
-        shape: see `Operator`, as the rest.
-        run: see `Operator`.
+        run: see `Operator`, as the rest.
         parameters: see `Operator`.
         settings: further fields of `Operator`; names parted by blanks.
     """
@@ -192,7 +219,7 @@ def define(
         if isinstance(settings.get(key), str):
             settings[key] = tuple(settings[key].split())
     below = tuple(inputs.split()) if isinstance(inputs, str) else inputs
-    operator = Operator(name, below, shape, run, parameters or {}, aliases=tuple(aliases), **settings)
+    operator = Operator(name, below, run, parameters or {}, aliases=tuple(aliases), **settings)
     for called in (name, *aliases):
         assert called not in CALLED, called
         CALLED[called] = operator

@@ -33,14 +33,10 @@ def _shape(site: Site) -> None:
         return
     if len(x) != 3:
         site.refuse(f"expected data (steps, batch, width), got {x}")
-    directions = 1 + p.bidirectional
-    state = (p.num_layers * directions, x[1], p.state_size)
+    state = (p.num_layers * (1 + p.bidirectional), x[1], p.state_size)
     site.put_in(1, (sum(math.prod(piece) for piece in _pieces(p, x[2])),))
     for i in range(2, len(site.ins)):
         site.put_in(i, state)
-    site.put_out((x[0], x[1], p.state_size * directions))
-    for i in range(1, len(site.outs)):
-        site.put_out(state, i)
 
 
 def _run(p: Any, training: bool, x: Any, parameters: Any, state: Any, cell: Any = None) -> Any:
@@ -65,7 +61,6 @@ def _inputs(p: Any) -> Names:
 define(
     "RNN",
     _inputs,
-    _shape,
     _run,
     {
         "state_size": Parameter(between(integer, 1)),
@@ -79,4 +74,5 @@ define(
     weights="parameters",
     outputs=lambda p: 1 + p.state_outputs * (2 if p.mode == "lstm" else 1),
     called="output state_output statecell_output",
+    shape=_shape,
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Shape, Site, define
+from feedline.mxnet.symbol._operator import Names, Site, define
 from feedline.mxnet.symbol._parameters import Parameter, flag, integer, real, word
 
 
@@ -16,22 +16,18 @@ def _inputs(p: Any) -> Names:
     return ("data", "sequence_length") if p.use_sequence_length else ("data",)
 
 
-def _with_lengths(out: Callable[[Shape, int], Shape]) -> Callable[[Site], None]:
-    """The rule of an operator whose result has the shape that ``out(shape, axis of time)`` tells."""
+def _one_length_each(site: Site) -> None:
+    shape = site.ins[0]
+    if shape is not None and site.p.use_sequence_length:
+        _check(site.p, shape)
+        site.put_in(1, (shape[1 - site.p.axis],))
 
-    def rule(site: Site) -> None:
-        shape, axis = site.ins[0], site.p.axis
-        if axis not in (0, 1):
-            site.refuse(f"expected time as axis 0 or 1, got {axis}")
-        if shape is None:
-            return
-        if len(shape) < 2:
-            site.refuse(f"expected data (steps, batch, ...), got {shape}")
-        if site.p.use_sequence_length:
-            site.put_in(1, (shape[1 - axis],))
-        site.put_out(out(shape, axis))
 
-    return rule
+def _check(p: Any, shape: Sequence[int]) -> None:
+    if p.axis not in (0, 1):
+        raise ValueError(f"expected time as axis 0 or 1, got {p.axis}")
+    if len(shape) < 2:
+        raise ValueError(f"expected data (steps, batch, ...), got {tuple(shape)}")
 
 
 def _steps(x: Any) -> Any:
@@ -40,6 +36,7 @@ def _steps(x: Any) -> Any:
 
 
 def _last(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
+    _check(p, x.shape)
     x = x.transpose(0, p.axis)
     if lengths is None:
         return x[-1].clone()
@@ -47,6 +44,7 @@ def _last(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
 
 
 def _mask(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
+    _check(p, x.shape)
     if lengths is None:
         return x.clone()
     turned = x.transpose(0, p.axis)
@@ -55,6 +53,7 @@ def _mask(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
 
 
 def _reverse(p: Any, training: bool, x: Any, lengths: Any = None) -> Any:
+    _check(p, x.shape)
     if lengths is None:
         return x.flip(0)
     step, ends = _steps(x), lengths.to(torch.int64)
@@ -67,26 +66,26 @@ _LENGTHS = {"use_sequence_length": Parameter(flag, False)}
 define(
     "SequenceLast",
     _inputs,
-    _with_lengths(lambda shape, axis: (*shape[:axis], *shape[axis + 1 :])),
     _last,
     {**_LENGTHS, "axis": Parameter(integer, 0)},
     free="sequence_length",
+    shape=_one_length_each,
 )
 define(
     "SequenceMask",
     _inputs,
-    _with_lengths(lambda shape, axis: shape),
     _mask,
     {**_LENGTHS, "value": Parameter(real, 0.0), "axis": Parameter(integer, 0)},
     free="sequence_length",
+    shape=_one_length_each,
 )
 define(
     "SequenceReverse",
     _inputs,
-    _with_lengths(lambda shape, axis: shape),
     _reverse,
     {**_LENGTHS, "axis": Parameter(lambda text: int(word("0")(text)), 0)},
     free="sequence_length",
+    shape=_one_length_each,
 )
 
 # ---- connectionist temporal classification ------------------------------------------------------------------
@@ -101,15 +100,17 @@ def _alignment_shape(site: Site) -> None:
     data, label = site.ins[:2]
     if data is None:
         return
-    if len(data) != 3 or (label is not None and (len(label) != 2 or label[0] not in (0, data[1]))):
+    batch = label[0] if label else 0
+    if len(data) != 3 or (label is not None and len(label) != 2) or (batch and data[1] and batch != data[1]):
         site.refuse(f"expected data (steps, batch, classes) and labels (batch, length), got {data} and {label}")
     for i in range(2, len(site.ins)):
         site.put_in(i, (data[1],))
-    site.put_out((data[1],))
 
 
 def _alignment(p: Any, training: bool, x: Any, label: Any, *given: Any) -> Any:
     steps, batch, classes = x.shape
+    if x.is_meta:  # torch has no such kernel for shapes alone
+        return x.new_empty(batch)
     lengths = dict(zip(_alignment_inputs(p)[2:], (one.to(torch.int64) for one in given), strict=True))
     targets = label.to(torch.int64)
     # The classes that mean nothing: between labels, and after the last where no lengths are given.
@@ -125,7 +126,6 @@ def _alignment(p: Any, training: bool, x: Any, label: Any, *given: Any) -> Any:
 define(
     "CTCLoss ctc_loss _contrib_CTCLoss _contrib_ctc_loss",
     _alignment_inputs,
-    _alignment_shape,
     _alignment,
     {
         "use_data_lengths": Parameter(flag, False),
@@ -135,4 +135,5 @@ define(
     labels="label",
     free="label data_lengths label_lengths",
     hidden=1,
+    shape=_alignment_shape,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from feedline.mxnet.symbol._operator import Names, Shape, Site, define
+from feedline.mxnet.symbol._operator import Names, Shape, axis_of, define
 from feedline.mxnet.symbol._parameters import Parameter, dtype, flag, integer, optional, word
 
 
@@ -14,15 +14,7 @@ def _lines(p: Any, shape: Shape) -> tuple[Shape, int]:
     """Shape of what is sorted, and along which axis; without one all numbers are in one line."""
     if p.axis is None:
         return (torch.Size(shape).numel(),), 0
-    return shape, p.axis % len(shape)
-
-
-def _sorted_shape(site: Site) -> None:
-    shape = site.full()
-    if shape is not None:
-        if site.p.axis is not None:
-            site.axis(site.p.axis, len(shape))
-        site.put_out(_lines(site.p, shape)[0])
+    return shape, axis_of(p.axis, len(shape))
 
 
 def _order(p: Any, x: Any) -> tuple[Any, Any, int]:
@@ -39,11 +31,10 @@ def _sort(p: Any, training: bool, x: Any) -> Any:
 
 _ALONG = {"axis": Parameter(optional(integer), -1), "is_ascend": Parameter(flag, True)}
 
-define("sort", "data", _sorted_shape, _sort, _ALONG, hidden=1)
+define("sort", "data", _sort, _ALONG, hidden=1)
 define(
     "argsort",
     "data",
-    _sorted_shape,
     lambda p, training, x: _order(p, x)[1].to(getattr(torch, p.dtype)),
     {**_ALONG, "dtype": Parameter(dtype, "float32")},
     free="data",
@@ -53,21 +44,9 @@ define(
 
 def _count(p: Any, length: int) -> int:
     """How many are taken of a line; below 1 means all."""
+    if p.k > length:
+        raise ValueError(f"expected k up to {length}, the length of axis {p.axis}, got {p.k}")
     return length if p.k < 1 else int(p.k)
-
-
-def _best_shape(site: Site) -> None:
-    shape, p = site.full(), site.p
-    if shape is None:
-        return
-    if p.axis is not None:
-        site.axis(p.axis, len(shape))
-    lines, axis = _lines(p, shape)
-    count = _count(p, lines[axis])
-    if count > lines[axis]:
-        site.refuse(f"expected k up to {lines[axis]}, the length of axis {p.axis}, got {p.k}")
-    for i in range(len(site.outs)):
-        site.put_out(shape if p.ret_typ == "mask" else (*lines[:axis], count, *lines[axis + 1 :]), i)
 
 
 def _best(p: Any, training: bool, x: Any) -> Any:
@@ -88,7 +67,6 @@ def _free(p: Any) -> Names:
 define(
     "topk",
     "data",
-    _best_shape,
     _best,
     {
         "axis": Parameter(optional(integer), -1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, Shape, Source, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Shape, TensorType
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.traverse import loop_parts, topological
 
@@ -20,7 +20,7 @@ _KERNEL_FIRST = ("convolution", "convolution_transpose")
 
 def from_nodes(roots: Sequence[Node]) -> Graph:
     """The graph of networks that end in ``roots``."""
-    importer = _Importer(topological(roots))
+    importer = _NodeImporter(topological(roots))
     for node in importer.order:
         importer.add(node)
     for i, root in enumerate(roots):
@@ -28,7 +28,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     return Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks")
 
 
-class _Importer:
+class _NodeImporter:
     def __init__(self, order: list[Node]) -> None:
         self.order = order
         # By place, so that equal networks give equal graphs; names of nodes are unique in a process only.
@@ -90,9 +90,9 @@ class _Importer:
         given = [self.behind(child) for child in node.inputs]
         below = [n for n in given if n.weights is None]
         if node in self._becomes:
-            sources = [Source(self._keys[self.behind(self._becomes[node])], feedback=True)]
+            sources = [OutputReference(self._keys[self.behind(self._becomes[node])], feedback=True)]
         else:
-            sources = [Source(self._keys[n]) for n in below]
+            sources = [OutputReference(self._keys[n]) for n in below]
         self._dtypes[node] = node.dtype if node.is_leaf or not given else self._dtypes.get(given[0], given[0].dtype)
         kind = "state" if node in self._becomes else node.op
         ordered = given[::-1] if kind in _KERNEL_FIRST else given
@@ -124,7 +124,7 @@ class _Importer:
     def output(self, i: int, root: Node) -> None:
         """One of the outputs."""
         node = self.behind(root)
-        sources: tuple[Source, ...] = (Source(self._keys[node]),) if node.weights is None else ()
+        sources: tuple[OutputReference, ...] = (OutputReference(self._keys[node]),) if node.weights is None else ()
         names = () if node.weights is None else (self._names[id(node.weights)],)
         self.operations.append(
             Operation(f"output.{i}", "output", root.name, "output", inputs=sources, parameters=names)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import Graph, Operation, Parameter, Shape, Source, TensorType
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 ONLY_GIVEN = "JSON holds no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
@@ -83,7 +83,7 @@ def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Gr
         raise ValueError(f"expected the JSON of a symbol, with nodes and heads: {error!r}") from error
     if not isinstance(nodes, list) or not isinstance(heads, list):
         raise ValueError("expected the JSON of a symbol, whose nodes and heads are lists")
-    importer = _Importer(nodes, heads, shapes)
+    importer = _SymbolImporter(nodes, heads, shapes)
     for i in range(len(nodes)):
         importer.add(i)
     for i in range(len(heads)):
@@ -94,7 +94,7 @@ def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Gr
     return Graph(tuple(importer.operations), importer.parameters, importer="MXNet symbol", notes=notes)
 
 
-class _Importer:
+class _SymbolImporter:
     def __init__(self, nodes: list[Any], heads: list[Any], shapes: dict[str, list[Shape]]) -> None:
         self.nodes, self.shapes = nodes, shapes
         self.operations: list[Operation] = []
@@ -128,7 +128,7 @@ class _Importer:
                 kind="input" if kind == "null" else kind,
                 name=name,
                 role="input" if kind == "null" else "operation",
-                inputs=tuple(Source(f"n{n}", out) for n, out in below),
+                inputs=tuple(OutputReference(f"n{n}", out) for n, out in below),
                 outputs=types,
                 parameters=tuple(dict.fromkeys(self._names[n] for n in weights)),
                 multiply_adds=multiply_adds(kind, operands, [self._types[n][0].shape for n in weights], types[0].shape),
@@ -188,7 +188,7 @@ class _Importer:
         """Head ``i``."""
         n, out = self._heads[i]
         known = n not in self._names
-        sources = (Source(f"n{n}", out),) if known else ()
+        sources = (OutputReference(f"n{n}", out),) if known else ()
         parameters = () if known else (self._names[n],)
         label = f"{self.nodes[n]['name']}_output"
         self.operations.append(Operation(f"output.{i}", "output", label, "output", (), sources, parameters=parameters))

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.packed import PackedBatch, Run, SparseRows
 
-Adapt = Callable[[Batch, Any], Any]
+Adapt = Callable[[PackedBatch, Any], Any]
 
 
 def dense(tensor: Any, node: Node) -> torch.Tensor:
@@ -26,6 +26,12 @@ def dense(tensor: Any, node: Node) -> torch.Tensor:
         )
     assert isinstance(tensor, torch.Tensor)
     return tensor
+
+
+def one_of_several(node: Node) -> Run:
+    """Lowering of what takes one of several results, by its attribute ``index``."""
+    index = node.attributes["index"]
+    return lambda batch, several: several[index]
 
 
 def adapters(node: Node, ranks: bool = True) -> list[Adapt | None]:
@@ -60,7 +66,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
         adapt = adapters(node)
         if all(a is None for a in adapt):
 
-            def plain(batch: Batch, *tensors: Any) -> Any:
+            def plain(batch: PackedBatch, *tensors: Any) -> Any:
                 for tensor in tensors:
                     if type(tensor) is SparseRows:
                         dense(tensor, node)
@@ -68,7 +74,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
 
             return plain
 
-        def run(batch: Batch, *tensors: Any) -> Any:
+        def run(batch: PackedBatch, *tensors: Any) -> Any:
             return function(
                 *(
                     dense(x, node) if a is None else a(batch, dense(x, node))
@@ -87,7 +93,7 @@ def rowwise(make: Callable[[Node], Callable[..., Any]]) -> Callable[[Node], Run]
     def lower(node: Node) -> Run:
         function = make(node)
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             return function(dense(x, node))
 
         return run

@@ -10,24 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.networks.node import BATCH, Node
+from feedline.networks.node import Node
 from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run
+from feedline.networks.ops.sequence import to_batch
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import same, scalar
-
-
-def _to_batch(site: Site) -> tuple[str, ...]:
-    axes = site.types[0].axes
-    if axes is None or len(axes) < 2:
-        site.refuse("an input with an axis of sequences")
-    return (BATCH,)
 
 
 def _padded(node: Node) -> Run:
     axis = node.inputs[0].axes[1]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         sequences = batch.sequences[axis]
         place = torch.from_numpy(_places(sequences)).to(sequences.device)
         rows = dense(x, node)
@@ -46,7 +40,7 @@ def _places(sequences: Any) -> Any:
 def _valid(node: Node) -> Run:
     axis = node.inputs[0].axes[1]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         sequences = batch.sequences[axis]
         lengths = torch.from_numpy(sequences.lengths).to(sequences.device)
         return torch.arange(sequences.longest, device=sequences.device) < lengths[:, None]
@@ -55,8 +49,8 @@ def _valid(node: Node) -> Run:
 
 
 # Rows of these two have one more axis than their types say, the padded steps; only `attend` takes them.
-declare("sequence_padded", same, _padded, axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_valid", scalar, _valid, axes=_to_batch, stepwise=False, whole=True)
+declare("sequence_padded", same, _padded, axes=to_batch, stepwise=False, whole=True)
+declare("sequence_valid", scalar, _valid, axes=to_batch, stepwise=False, whole=True)
 
 
 def _attended(site: Site) -> Shape:
@@ -78,7 +72,7 @@ def _query_axes(site: Site) -> tuple[str, ...] | None:
 def _attend(node: Node) -> Run:
     axes = node.axes
 
-    def run(batch: Batch, keys: Any, values: Any, valid: Any, query: Any, weights: Any) -> Any:
+    def run(batch: PackedBatch, keys: Any, values: Any, valid: Any, query: Any, weights: Any) -> Any:
         if len(axes) > 1:
             keys, values, valid = (batch.spread(rows, axes[1]) for rows in (keys, values, valid))
         logits = (torch.tanh(keys + query[:, None]) @ weights).squeeze(2)

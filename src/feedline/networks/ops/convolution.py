@@ -11,15 +11,17 @@ from torch.nn import functional
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import adapters, dense
-from feedline.networks.packed import Batch, Run
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 Pads = list[tuple[int, int]]
 
-_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
-_MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-_AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+# torch's functions by the number of spatial axes.
+ByRank = dict[int, Callable[..., Any]]
+CONVOLVE: ByRank = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED: ByRank = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+MAXIMUM: ByRank = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+AVERAGE: ByRank = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
 def window(
@@ -48,7 +50,7 @@ def _spatial(site: Site) -> tuple[Shape, Shape, int]:
     """(channels and sizes of the input, of the kernel, number of spatial axes)."""
     kernel, x = site.shape(0), site.shape(1)
     rank = len(kernel) - 2
-    if rank not in _CONVOLVE or len(x) != rank + 1:
+    if rank not in CONVOLVE or len(x) != rank + 1:
         site.refuse("a kernel (filters, channels, *window) of 1 to 3 axes and an input (channels, *sizes)")
     return x, kernel, rank
 
@@ -78,12 +80,12 @@ def _flat(pads: Pads) -> list[int]:
 
 def _convolution(node: Node) -> Run:
     kernel, x_shape, get = node.inputs[0].shape, node.inputs[1].shape, node.attributes
-    function, strides, dilation = _CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
+    function, strides, dilation = CONVOLVE[len(kernel) - 2], list(get["strides"]), list(get["dilation"])
     _, pads = window(x_shape[1:], kernel[2:], strides, get["pad"], _reach(kernel[2:], dilation))
     symmetric = all(a == b >= 0 for a, b in pads)
     padding = [a for a, _ in pads] if symmetric else 0
 
-    def run(batch: Batch, w: Any, x: Any) -> Any:
+    def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         rows = x if node.axes else x[None]
         if not symmetric:
@@ -119,10 +121,10 @@ def _transposed_shape(site: Site) -> Shape:
 
 def _convolution_transpose(node: Node) -> Run:
     kernel, get = node.inputs[0].shape, node.attributes
-    function, strides = _TRANSPOSED[len(kernel) - 2], list(get["strides"])
+    function, strides = TRANSPOSED[len(kernel) - 2], list(get["strides"])
     _, pads = window(node.shape[1:], kernel[2:], strides, get["pad"], kernel[2:])
 
-    def run(batch: Batch, w: Any, x: Any) -> Any:
+    def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         y = function(x if node.axes else x[None], w, None, strides)
         # The padding of the forward convolution is cut off; what it left over at the end is 0.
@@ -157,7 +159,7 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
         _, pads = window(sizes, size, get["strides"], get["pad"], size)
         pool = how(rank, size, list(get["strides"]), _flat(pads), any(p != (0, 0) for p in pads))
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             x = dense(x, node)
             lead = x.shape[: x.ndim - rank]
             y = pool(x.reshape(-1, 1, *sizes))
@@ -169,14 +171,14 @@ def _pooling(how: Callable[..., Any]) -> Callable[[Node], Run]:
 
 
 def _maximum(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
-    function = _MAXIMUM[rank]
+    function = MAXIMUM[rank]
     if not padded:
         return lambda x: function(x, size, strides)
     return lambda x: function(functional.pad(x, pads, value=-torch.inf), size, strides)
 
 
 def _average(rank: int, size: list[int], strides: list[int], pads: list[int], padded: bool) -> Callable[..., Any]:
-    function = _AVERAGE[rank]
+    function = AVERAGE[rank]
     if not padded:
         return lambda x: function(x, size, strides)
 
@@ -220,7 +222,7 @@ def _max_unpooling(node: Node) -> Run:
     adapt = adapters(node)
     inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
 
-    def run(batch: Batch, *tensors: Any) -> Any:
+    def run(batch: PackedBatch, *tensors: Any) -> Any:
         x, pooled = (
             dense(t, node) if a is None else a(batch, dense(t, node)) for a, t in zip(adapt, tensors, strict=True)
         )

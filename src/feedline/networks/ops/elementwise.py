@@ -12,7 +12,7 @@ from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import broadcasting, rowwise
 from feedline.networks.packed import Run
-from feedline.networks.registry import declare
+from feedline.networks.registry import declare, first_axes
 from feedline.networks.shapes import broadcast, from_end, same
 
 
@@ -115,7 +115,7 @@ declare("elu", same, rowwise(_elu))
 declare("leaky_relu", same, rowwise(_leaky))
 declare("hard_sigmoid", same, rowwise(_hard_sigmoid))
 # What stands for a name or a block passes data through, sparse data too.
-declare("alias", same, lambda node: lambda batch, x, *others: x, axes=lambda site: site.types[0].axes)
+declare("alias", same, lambda node: lambda batch, x, *others: x, axes=first_axes)
 
 
 def _along(function: Callable[..., Any]) -> Callable[[Node], Run]:

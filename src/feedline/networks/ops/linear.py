@@ -9,7 +9,7 @@ import torch
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import adapter, dense
-from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import declare
 from feedline.networks.shapes import product, times_transpose
 
@@ -25,7 +25,7 @@ def _times(node: Node) -> Run:
     matrix = inner == 1 and out == 1
     plain = matrix and not outer and left.axes and not right.axes
 
-    def run(batch: Batch, x: Any, w: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, w: Any) -> Any:
         if isinstance(x, SparseRows):
             if right.axes or outer:
                 dense(x, node)
@@ -61,7 +61,7 @@ def _times_transpose(node: Node) -> Run:
     result = node.shape
     plain = not left.axes and len(left.shape) == 2 and len(right.shape) == 1
 
-    def run(batch: Batch, x: Any, w: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, w: Any) -> Any:
         if isinstance(w, SparseRows) and plain:
             return w.matmul(dense(x, node).t())[:, :, None]
         w = dense(w, node)

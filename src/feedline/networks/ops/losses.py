@@ -17,7 +17,7 @@ from torch.nn import functional
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import adapter, broadcasting, dense
-from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
 from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
 
@@ -48,7 +48,7 @@ def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
     rank = max(len(child.shape) for child in node.inputs[:2]) if _axis(node) != LAST else None
     first, second = (adapter(child, node.axes, rank) for child in node.inputs[:2])
 
-    def aligned(batch: Batch, scores: Any, target: Any) -> Any:
+    def aligned(batch: PackedBatch, scores: Any, target: Any) -> Any:
         scores = dense(scores, node)
         scores = scores if first is None else first(batch, scores)
         target = target if second is None else second(batch, target)
@@ -211,7 +211,7 @@ def _sum_of(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
         elements = broadcasting(function)(node)
         dims = tuple(range(-rank, 0))
 
-        def run(batch: Batch, *tensors: Any) -> Any:
+        def run(batch: PackedBatch, *tensors: Any) -> Any:
             y = elements(batch, *tensors)
             return y.sum(dims) if dims else y
 
@@ -250,7 +250,7 @@ def _weighted_binary(node: Node) -> Run:
     axes = max((child.axes for child in node.inputs), key=len)
     adapt = [adapter(child, axes, None) for child in node.inputs]
 
-    def run(batch: Batch, *tensors: Any) -> Any:
+    def run(batch: PackedBatch, *tensors: Any) -> Any:
         rows = [
             (x if a is None else a(batch, x)).reshape(-1)
             for a, x in zip(adapt, (dense(x, node) for x in tensors), strict=True)

@@ -1,4 +1,4 @@
-"""Batch normalisation, with running statistics that are constants of the network.
+"""PackedBatch normalisation, with running statistics that are constants of the network.
 
 A minibatch is normalised by its own variance, and the running variance goes towards an unbiased estimate, which is
 larger by n / (n - 1), n being the numbers that a statistic is of. One number alone says nothing of a variance: the
@@ -14,7 +14,7 @@ import torch
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run
+from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 # Inputs: operand, scale, bias, running mean, running variance, number of samples that have gone into them.
@@ -45,7 +45,7 @@ def _batch_normalization(node: Node) -> Run:
     fit = (-1, *(1,) * (rank - 1)) if get["spatial"] and rank else node.shape
     normalize, blend, epsilon = get["normalization_time_constant"], get["blend_time_constant"], get["epsilon"]
 
-    def run(batch: Batch, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, count: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, count: Any) -> Any:
         x = dense(x, node)
         used_mean, used_variance = mean, variance
         if batch.training and len(x):

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run
-from feedline.networks.registry import Site, declare
+from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.registry import Site, declare, first_axes
 from feedline.networks.shapes import same
 
 
@@ -52,7 +52,7 @@ def _draw(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
         arguments = node.attributes["arguments"]
 
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             return function(dense(x, node).detach(), *arguments)
 
         return run
@@ -64,15 +64,11 @@ for _name, _function in DRAWS.items():
     declare(f"random_{_name}", same, _draw(_function))
 
 
-def _axes_like(site: Site) -> tuple[str, ...] | None:
-    return site.types[0].axes
-
-
 def _random_sample(node: Node) -> Run:
     """Classes by their weights, which are those of all axes together."""
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
-    def run(batch: Batch, weights: Any) -> Any:
+    def run(batch: PackedBatch, weights: Any) -> Any:
         weights = dense(weights, node)
         weights = weights.flatten(weights.ndim - rank)
         found = torch.multinomial(weights, many, again)
@@ -87,4 +83,4 @@ def _sampled(site: Site) -> tuple[int, ...]:
     return (site.attributes["many"], math.prod(site.shape(0)))
 
 
-declare("random_sample", _sampled, _random_sample, axes=_axes_like)
+declare("random_sample", _sampled, _random_sample, axes=first_axes)

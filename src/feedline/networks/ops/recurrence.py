@@ -15,9 +15,11 @@ import torch
 
 from feedline.networks.loop import loop
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run, SparseRows
-from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.ops.align import dense, one_of_several
+from feedline.networks.ops.sequence import with_sequences
+from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.registry import Shape, Site, declare, no_axes
+from feedline.networks.shapes import scalar
 
 
 def _cell(gates: int) -> Any:
@@ -40,9 +42,7 @@ def _cell(gates: int) -> Any:
 
 
 def _along_sequences(site: Site) -> tuple[str, ...]:
-    axes = site.types[0].axes
-    if axes is None or len(axes) < 2:
-        site.refuse("an input with an axis of sequences")
+    axes = with_sequences(site)
     for state in site.types[4:]:
         if state.axes is not None and len(state.axes) > 1:
             site.refuse("initial states without sequences")
@@ -86,7 +86,7 @@ class _Weights:
         return x.matmul(w) + b, [into, self._ordered(h.t())]
 
 
-def _initial(state: torch.Tensor, node: Node, batch: Batch, like: torch.Tensor) -> torch.Tensor:
+def _initial(state: torch.Tensor, node: Node, batch: PackedBatch, like: torch.Tensor) -> torch.Tensor:
     cells = node.shape[0]
     if state.dtype != like.dtype:  # a number, in a network of another type
         state = state.to(like.dtype)
@@ -96,7 +96,7 @@ def _initial(state: torch.Tensor, node: Node, batch: Batch, like: torch.Tensor) 
 Kernel = Callable[..., Any]
 
 
-def _run(kernel: Kernel, node: Node, batch: Batch, x: torch.Tensor, weights: Any, states: Any) -> torch.Tensor:
+def _run(kernel: Kernel, node: Node, batch: PackedBatch, x: torch.Tensor, weights: Any, states: Any) -> torch.Tensor:
     """Rows that a kernel of torch gives.
 
     Args:
@@ -123,7 +123,9 @@ def _run(kernel: Kernel, node: Node, batch: Batch, x: torch.Tensor, weights: Any
     return y
 
 
-def _run_pieces(kernel: Kernel, node: Node, batch: Batch, x: torch.Tensor, weights: Any, states: Any) -> torch.Tensor:
+def _run_pieces(
+    kernel: Kernel, node: Node, batch: PackedBatch, x: torch.Tensor, weights: Any, states: Any
+) -> torch.Tensor:
     """Goes on from where the pieces before ended; packed, as padding would run on in the states at the end."""
     if node.attributes.get("backwards", False):
         raise ValueError(f"{node.label}: expected whole sequences for a recurrence that goes backwards, got pieces")
@@ -152,7 +154,7 @@ def _lstm(node: Node) -> Run:
     # Gates stand as input, candidate, forget, output in CNTK, and as input, forget, candidate, output in torch.
     prepare = _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1))
 
-    def run(batch: Batch, x: Any, w: Any, h: Any, b: Any, h0: Any, c0: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, h0: Any, c0: Any) -> Any:
         data, weights = prepare(x, w, h, b, node)
         states = [_initial(h0, node, batch, h), _initial(c0, node, batch, h)]
         return _run(torch.lstm, node, batch, data, weights, states)
@@ -164,7 +166,7 @@ def _rnn(node: Node) -> Run:
     kernel = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[node.attributes["activation"]]
     prepare = _Weights(None)
 
-    def run(batch: Batch, x: Any, w: Any, h: Any, b: Any, h0: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, h0: Any) -> Any:
         data, weights = prepare(x, w, h, b, node)
         return _run(kernel, node, batch, data, weights, [_initial(h0, node, batch, h)])
 
@@ -173,14 +175,6 @@ def _rnn(node: Node) -> Run:
 
 declare("lstm", _cell(4), _lstm, axes=_along_sequences, stepwise=False)
 declare("rnn", _cell(1), _rnn, axes=_along_sequences, stepwise=False)
-
-
-def _none(site: Site) -> Shape:
-    return ()
-
-
-def _no_axes(site: Site) -> tuple[str, ...]:
-    return ()
 
 
 def _chosen(site: Site) -> Node:
@@ -198,11 +192,6 @@ def _picked_axes(site: Site) -> tuple[str, ...] | None:
     return _chosen(site).type.axes
 
 
-def _pick(node: Node) -> Run:
-    index = node.attributes["index"]
-    return lambda batch, several: several[index]
-
-
 # The type of several outputs is that of none; `pick` looks through.
-declare("loop", _none, loop, axes=_no_axes, stepwise=False)
-declare("pick", _picked, _pick, axes=_picked_axes)
+declare("loop", scalar, loop, axes=no_axes, stepwise=False)
+declare("pick", _picked, one_of_several, axes=_picked_axes)

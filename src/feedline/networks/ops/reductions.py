@@ -10,8 +10,8 @@ import torch
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import dense, rowwise
-from feedline.networks.packed import Batch, Run
-from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import axes_of, from_end, reduced, same, scalar
 
 
@@ -81,10 +81,6 @@ declare("argmax", reduced, _index(True))
 declare("argmin", reduced, _index(False))
 
 
-def _no_axes(site: Site) -> tuple[str, ...]:
-    return ()
-
-
 _WHOLE: dict[str, Callable[..., Any]] = {
     "sum": torch.sum,
     "mean": torch.mean,
@@ -96,7 +92,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
 def _everything(node: Node) -> Run:
     how = _WHOLE[node.attributes["how"]]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         return how(dense(x, node).reshape(-1), (0,))
 
     return run
@@ -105,7 +101,7 @@ def _everything(node: Node) -> Run:
 def _over_batch(node: Node) -> Run:
     how = _WHOLE[node.attributes["how"]]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         return how(dense(x, node), (0,))
 
     return run
@@ -134,7 +130,7 @@ def _per_channel(function: Callable[..., Any]) -> Callable[[Node], Run]:
 
 declare("global_max_pooling", _channels, _per_channel(edges.first_largest))
 declare("global_average_pooling", _channels, _per_channel(lambda x, dims: x.mean(dims, keepdim=True)))
-declare("reduce_everything", scalar, _everything, axes=_no_axes, stepwise=False)
+declare("reduce_everything", scalar, _everything, axes=no_axes, stepwise=False)
 declare("reduce_batch", same, _over_batch, axes=_batch_only, stepwise=False)
 
 

@@ -10,35 +10,33 @@ import torch
 
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops.align import adapter, dense
-from feedline.networks.packed import Batch, Run, Sequences, SparseRows
+from feedline.networks.packed import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
 
 
-def _with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
+def with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
+    """The dynamic axes of an input that must have one of sequences."""
     axes = site.types[i].axes
     if axes is None or len(axes) < 2:
         site.refuse("an input with an axis of sequences")
     return axes
 
 
-def _to_batch(site: Site) -> tuple[str, ...]:
-    _with_sequences(site)
+def to_batch(site: Site) -> tuple[str, ...]:
+    """One result for each sequence."""
+    with_sequences(site)
     return (BATCH,)
 
 
-def _keeps(site: Site) -> tuple[str, ...]:
-    return _with_sequences(site)
-
-
-def _of(batch: Batch, node: Node) -> Sequences:
+def _of(batch: PackedBatch, node: Node) -> Sequences:
     """The sequences of the first input."""
     return batch.sequences[node.inputs[0].axes[1]]
 
 
 def _end(first: bool) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             sequences = _of(batch, node)
             return x.index_select(0, sequences.first if first else sequences.last)
 
@@ -49,7 +47,7 @@ def _end(first: bool) -> Callable[[Node], Run]:
 
 def _is_end(first: bool) -> Callable[[Node], Run]:
     def lower(node: Node) -> Run:
-        def run(batch: Batch, x: Any) -> Any:
+        def run(batch: PackedBatch, x: Any) -> Any:
             sequences = _of(batch, node)
             ends = sequences.first if first else sequences.last
             if batch.cut is not None:  # the others go on
@@ -61,14 +59,14 @@ def _is_end(first: bool) -> Callable[[Node], Run]:
     return lower
 
 
-declare("sequence_first", same, _end(True), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_last", same, _end(False), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_is_first", scalar, _is_end(True), axes=_keeps, stepwise=False)
-declare("sequence_is_last", scalar, _is_end(False), axes=_keeps, stepwise=False, whole=True)
+declare("sequence_first", same, _end(True), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, _end(False), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_is_first", scalar, _is_end(True), axes=with_sequences, stepwise=False)
+declare("sequence_is_last", scalar, _is_end(False), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _like(site: Site) -> tuple[str, ...]:
-    like = _with_sequences(site, 1)
+    like = with_sequences(site, 1)
     axes = site.types[0].axes
     if axes is not None and len(axes) > 1 and axes != like:
         site.refuse("an operand without sequences of its own; take sequence.last or sequence.first of it")
@@ -79,7 +77,7 @@ def _broadcast_as(node: Node) -> Run:
     operand = node.inputs[0]
     to_rows = adapter(operand, node.axes, None)
 
-    def run(batch: Batch, x: Any, like: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, like: Any) -> Any:
         if operand.axes:
             return x if to_rows is None else to_rows(batch, x)
         return dense(x, node).expand(batch.rows(node.axes), *node.shape)
@@ -104,7 +102,7 @@ def _delayed(site: Site) -> Shape:
 
 def _delay_axes(site: Site) -> tuple[str, ...] | None:
     # While guessing, a state's own axes are not known: they are those of the recurrence.
-    return None if site.guessing and site.types[0].axes is None else _with_sequences(site)
+    return None if site.guessing and site.types[0].axes is None else with_sequences(site)
 
 
 def _delay(node: Node) -> Run:
@@ -112,7 +110,7 @@ def _delay(node: Node) -> Run:
     steps, rank = node.attributes["steps"], len(node.shape)
     to_rows = adapter(node.inputs[1], node.axes, rank)
 
-    def gone_on(batch: Batch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def gone_on(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """With what the pieces before ended with, where there are such."""
         if steps < 0:
             raise ValueError(f"{node.label}: expected whole sequences for a future value, got pieces of them")
@@ -129,7 +127,7 @@ def _delay(node: Node) -> Run:
         batch.cut.after(node.uid, x, sequences, before)
         return y
 
-    def run(batch: Batch, x: Any, initial: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, initial: Any) -> Any:
         rows, outside = _of(batch, node).shift(steps)
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
@@ -193,21 +191,21 @@ def _softmax(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     return shifted / segment_sum(shifted, sequences).index_select(0, owner)
 
 
-declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_reduce_mean", same, _reduce(_mean), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_reduce_max", same, _reduce(segment_max), axes=_to_batch, stepwise=False, whole=True)
-declare("sequence_softmax", same, _reduce(_softmax), axes=_keeps, stepwise=False, whole=True)
+declare("sequence_reduce_sum", same, _reduce(segment_sum), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_mean", same, _reduce(_mean), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_reduce_max", same, _reduce(segment_max), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_softmax", same, _reduce(_softmax), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _chosen_axes(site: Site) -> tuple[str, ...]:
-    _with_sequences(site)
+    with_sequences(site)
     if site.shape(len(site.inputs) - 1) not in ((), (1,)):
         site.refuse("one number a sample as the condition")
     # All that is chosen by one condition lies along one axis.
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
-def _choice(batch: Batch, node: Node, condition: Any) -> torch.Tensor:
+def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Rows where the condition holds; makes the axis of what is chosen known."""
     old = batch.sequences[node.inputs[-1].axes[1]]
     rows = condition.reshape(-1).nonzero().squeeze(1)
@@ -217,14 +215,14 @@ def _choice(batch: Batch, node: Node, condition: Any) -> torch.Tensor:
 
 
 def _gather(node: Node) -> Run:
-    def run(batch: Batch, x: Any, condition: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
         return x.index_select(0, _choice(batch, node, dense(condition, node)))
 
     return run
 
 
 def _where(node: Node) -> Run:
-    def run(batch: Batch, condition: Any) -> Any:
+    def run(batch: PackedBatch, condition: Any) -> Any:
         condition = dense(condition, node)
         rows = _choice(batch, node, condition)
         old, new = batch.sequences[node.inputs[0].axes[1]], batch.sequences[node.axes[1]]
@@ -239,13 +237,13 @@ declare("sequence_where", scalar, _where, axes=_chosen_axes, stepwise=False, who
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
-    if _with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
+    if with_sequences(site) != (BATCH, f"where {site.inputs[1].uid}"):
         site.refuse("data that sequence.gather took by this condition")
-    return _with_sequences(site, 1)
+    return with_sequences(site, 1)
 
 
 def _scatter(node: Node) -> Run:
-    def run(batch: Batch, x: Any, condition: Any) -> Any:
+    def run(batch: PackedBatch, x: Any, condition: Any) -> Any:
         rows = dense(condition, node).reshape(-1).nonzero().squeeze(1)
         return x.new_zeros(batch.rows(node.axes), *node.shape).index_copy(0, rows, dense(x, node))
 
@@ -256,14 +254,14 @@ declare("sequence_scatter", same, _scatter, axes=_scattered, stepwise=False)
 
 
 def _stretched_axes(site: Site) -> tuple[str, ...]:
-    axes, factor = _with_sequences(site), site.attributes["factor"]
+    axes, factor = with_sequences(site), site.attributes["factor"]
     return axes if factor == 1 else (BATCH, f"{axes[1]} * {factor:g}")
 
 
 def _stretched_ones(node: Node) -> Run:
     factor = node.attributes["factor"]
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         sequences = _of(batch, node)
         if factor != 1:
             lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
@@ -279,14 +277,14 @@ declare("sequence_ones", scalar, _stretched_ones, axes=_stretched_axes, stepwise
 
 
 def _sliced_axes(site: Site) -> tuple[str, ...]:
-    name = f"{_with_sequences(site)[1]}[{site.attributes['begin']}:{site.attributes['end'] or ''}]"
+    name = f"{with_sequences(site)[1]}[{site.attributes['begin']}:{site.attributes['end'] or ''}]"
     return (BATCH, name)
 
 
 def _slice(node: Node) -> Run:
     begin, end = node.attributes["begin"], node.attributes["end"] or None
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         old = _of(batch, node)
         starts, stops = (
             np.clip(np.where(n < 0, old.lengths + n, n), 0, old.lengths) if n is not None else old.lengths

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import adapter, dense, rowwise
-from feedline.networks.packed import Batch, Run, SparseRows
+from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced, transposed
 
@@ -17,7 +17,7 @@ from feedline.networks.shapes import from_end, reshaped, sliced, slices, spliced
 def _reshape(node: Node) -> Run:
     rows, shape = bool(node.inputs[0].axes), node.shape
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         x = dense(x, node)
         return x.reshape(x.shape[0], *shape) if rows else x.reshape(shape)
 
@@ -37,7 +37,7 @@ def _splice(node: Node) -> Run:
     around = [n for i, n in enumerate(node.shape) if i - rank != axis]
     adapt = [adapter(child, node.axes, rank) for child in node.inputs]
 
-    def run(batch: Batch, *tensors: Any) -> Any:
+    def run(batch: PackedBatch, *tensors: Any) -> Any:
         parts = []
         for a, x in zip(adapt, tensors, strict=True):
             part = dense(x, node) if a is None else a(batch, dense(x, node))
@@ -72,7 +72,7 @@ def _one_hot(node: Node) -> Run:
     classes, rank = node.attributes["classes"], len(node.shape)
     axis, sparse = from_end(node.attributes["axis"], rank), node.attributes.get("sparse", False)
 
-    def run(batch: Batch, x: Any) -> Any:
+    def run(batch: PackedBatch, x: Any) -> Any:
         x = dense(x, node)
         index = x.to(torch.int64)
         if sparse and rank == 1 and x.ndim == 1:
@@ -98,7 +98,7 @@ def _gather(node: Node) -> Run:
     dim = from_end(0 if axis is None else axis, rank) + rank
     to_index, to_reference = adapter(index_node, node.axes, None), adapter(reference_node, node.axes, None)
 
-    def run(batch: Batch, index: Any, reference: Any) -> Any:
+    def run(batch: PackedBatch, index: Any, reference: Any) -> Any:
         where, reference = dense(index, node).to(torch.int64), dense(reference, node)
         if not index_node.axes:
             rows = reference.ndim - rank

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import dense
-from feedline.networks.packed import Batch, Run
-from feedline.networks.registry import Shape, Site, declare
-from feedline.networks.shapes import broadcast_shapes
+from feedline.networks.ops.align import dense, one_of_several
+from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.registry import Shape, Site, declare, no_axes
+from feedline.networks.shapes import broadcast_shapes, scalar, told
 
 
-class _Call(torch.autograd.Function):
+class _UserFunction(torch.autograd.Function):
     """The user's pair as torch's autograd wants it."""
 
     @staticmethod
@@ -37,24 +37,11 @@ def _user(node: Node) -> Run:
     user = node.attributes["user"]
     axes = [child.axes for child in node.inputs]
 
-    def run(batch: Batch, *tensors: Any) -> Any:
+    def run(batch: PackedBatch, *tensors: Any) -> Any:
         sequences = [batch.sequences[a[1]] if len(a) > 1 else None for a in axes]
-        return _Call.apply(user, sequences, *(dense(x, node) for x in tensors))
+        return _UserFunction.apply(user, sequences, *(dense(x, node) for x in tensors))
 
     return run
-
-
-def _nothing(site: Site) -> Shape:
-    return ()
-
-
-def _no_axes(site: Site) -> tuple[str, ...]:
-    return ()
-
-
-def _output(site: Site) -> Shape:
-    shape: Shape = site.attributes["shape"]
-    return shape
 
 
 def _output_axes(site: Site) -> tuple[str, ...]:
@@ -62,13 +49,8 @@ def _output_axes(site: Site) -> tuple[str, ...]:
     return axes
 
 
-def _take(node: Node) -> Run:
-    index = node.attributes["index"]
-    return lambda batch, several: several[index]
-
-
-declare("user", _nothing, _user, axes=_no_axes, stepwise=False)
-declare("user_output", _output, _take, axes=_output_axes, stepwise=False)
+declare("user", scalar, _user, axes=no_axes, stepwise=False)
+declare("user_output", told, one_of_several, axes=_output_axes, stepwise=False)
 
 
 def _assigned(site: Site) -> Shape:
@@ -84,7 +66,7 @@ def _assigned(site: Site) -> Shape:
 def _assign(node: Node) -> Run:
     number = int(node.uid.removeprefix("n"))
 
-    def run(batch: Batch, target: Any, value: Any) -> Any:
+    def run(batch: PackedBatch, target: Any, value: Any) -> Any:
         # A copy, as it may be that of another target.
         new = dense(value, node).detach().expand_as(target).clone()
         batch.assignments.append((number, target, new))

@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import node_of
-from feedline.cntk.default_options import default_options, default_override_or, get_default_override
+from feedline.cntk.default_options import default_options, default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import layer, parameter
 from feedline.cntk.layers.blocks import Stabilizer
@@ -18,6 +18,7 @@ from feedline.networks import apply
 __all__ = ["AttentionModel"]
 
 
+@overridable
 def AttentionModel(
     attention_dim: int,
     attention_span: int | None = None,
@@ -45,9 +46,8 @@ def AttentionModel(
     """
     if attention_span is not None or attention_axis is not None:
         raise CompatError("expected no attention_span and no attention_axis: leave them out to attend to all steps")
-    init = get_default_override(AttentionModel, init=init)
-    stabilize = get_default_override(AttentionModel, enable_self_stabilization=enable_self_stabilization)
-    with default_options(bias=False, init=init, enable_self_stabilization=bool(stabilize), activation=None):
+    stabilize = bool(enable_self_stabilization)
+    with default_options(bias=False, init=init, enable_self_stabilization=stabilize, activation=None):
         keys, query = (_projected(attention_dim) for _ in range(2))
         scale, final = Stabilizer(), Stabilizer()
     v = parameter((attention_dim, 1), init, "v")

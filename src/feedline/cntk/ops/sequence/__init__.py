@@ -8,6 +8,8 @@ from typing import Any
 from feedline.cntk._names import explain
 from feedline.cntk._nodes import node_of, nodes_of
 from feedline.cntk.axis import Axis
+from feedline.cntk.ops._graphs import alias
+from feedline.cntk.ops._leaves import input_variable as fed
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.errors import CompatError
@@ -43,8 +45,6 @@ def input_variable(
     name: str = "",
 ) -> Variable:
     """A variable that is fed sequences."""
-    from feedline.cntk.ops import input_variable as fed
-
     axes = [Axis.default_batch_axis(), sequence_axis or Axis.default_dynamic_axis()]
     return fed(shape, dtype, needs_gradient, is_sparse, axes, name)
 
@@ -87,8 +87,6 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
         name: its name.
     """
     if time_step == 0:
-        from feedline.cntk.ops import alias
-
         return alias(x, name)
     operands = nodes_of(x, 0 if initial_state is None else initial_state)
     return Function.of([apply("delay", operands, {"steps": int(time_step)}, name)])

@@ -1,28 +1,40 @@
-"""What functions are: their outputs, arguments and parameters, blocks, and how they are printed."""
+"""`Outputs`: nodes of a graph as outputs, and everything that can be read off the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from feedline.cntk._operand import Operand
 from feedline.cntk._order import leaves_in_order
-from feedline.cntk._replacing import stands_for
-from feedline.cntk._running import Runs
-from feedline.cntk._tracing import called
+from feedline.cntk._replacing import count as replacements
+from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
-from feedline.networks.traverse import renamed, topological
+from feedline.networks.traverse import renamed
 
 
-class Described(Runs):
-    """The half of `Function` that tells."""
+class Outputs(Operand):
+    """Outputs of a graph: their types, their leaves, and the operation or block that computes them."""
 
+    _held: list[Node]
+    _networks: dict[tuple[Node, ...], Any]  # compiled for these
     _order: list[Node]
-    _members: dict[str, Any]
+    _seen: int
+
+    @property
+    def _roots(self) -> list[Node]:
+        """The nodes that stand for the outputs now."""
+        if self._seen != replacements():
+            self._roots = present(self._held)
+        return self._held
+
+    @_roots.setter
+    def _roots(self, roots: list[Node]) -> None:
+        self._held, self._seen, self._networks = roots, replacements(), {}
 
     @property
     def node(self) -> Node:
-        """Of the only output.
+        """Return the node of the only output.
 
         Raises:
             ValueError: there are several.
@@ -33,7 +45,7 @@ class Described(Runs):
 
     @property
     def output(self) -> Variable:
-        """The only output. Raises ValueError if there are several."""
+        """The only output; ValueError if there are several."""
         return variable_of(self.node)
 
     @property
@@ -43,7 +55,7 @@ class Described(Runs):
 
     @property
     def arguments(self) -> tuple[Variable, ...]:
-        """Inputs and placeholders: what it is applied to."""
+        """Inputs and placeholders, which a call binds."""
         found = leaves(self._roots, "input", "placeholder")
         order = [node if node in found else stands_for(node) for node in self._order]
         first = [node for node in dict.fromkeys(order) if node in found]
@@ -51,53 +63,53 @@ class Described(Runs):
 
     @property
     def signature(self) -> tuple[Variable, ...]:
-        """As `arguments`."""
+        """Same as `arguments`."""
         return self.arguments
 
     @property
     def placeholders(self) -> tuple[Variable, ...]:
-        """Placeholders among its arguments."""
+        """Arguments that are placeholders."""
         return tuple(v for v in self.arguments if v.is_placeholder)
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """All parameters below it, those of the last layer first; see `cntk._order`."""
+        """All parameters of the graph, those of the last layer first; see `cntk._order`."""
         return tuple(variable_of(node) for node in leaves_in_order(self._roots, "parameter"))
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """All constants below it, in the order of `parameters`."""
+        """All constants of the graph, in the order of `parameters`."""
         return tuple(variable_of(node) for node in leaves_in_order(self._roots, "constant"))
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """All leaves below it."""
+        """All leaves of the graph."""
         kinds = ("input", "placeholder", "parameter", "constant")
         return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the only output."""
+        """Shape of the only output."""
         return self.node.shape
 
     @property
     def dtype(self) -> Any:
-        """Of the only output."""
+        """Element type of the only output."""
         return self.output.dtype
 
     @property
     def dynamic_axes(self) -> Any:
-        """Of the only output."""
+        """Dynamic axes of the only output."""
         return self.output.dynamic_axes
 
     @property
     def is_sparse(self) -> bool:
-        """Of the only output."""
+        """Whether the only output is sparse."""
         return self.output.is_sparse
 
     @property
     def name(self) -> str:
-        """Of the first output."""
+        """Name of the first output."""
         return self._roots[0].name
 
     @name.setter
@@ -113,104 +125,61 @@ class Described(Runs):
 
     @property
     def op_name(self) -> str:
-        """Operation, or kind of block, that gives the first output."""
+        """Operation, or kind of block, that computes the first output."""
         root = self._roots[0]
         return str(root.attributes.get("block", root.op))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Settings of the operation that gives the first output."""
+        """Attributes of the operation that computes the first output."""
         return dict(self._roots[0].attributes)
 
     @property
     def is_block(self) -> bool:
-        """Whether the first output is that of a block."""
+        """Whether a block computes the first output."""
         return "block" in self._roots[0].attributes
 
     @property
     def is_composite(self) -> bool:
-        """Whether it is more than one operation."""
+        """Whether the graph has more than one operation."""
         return any(not child.is_leaf for root in self._roots for child in root.inputs) or len(self._roots) > 1
 
     @property
     def is_primitive(self) -> bool:
-        """Whether it is one operation."""
+        """Whether the graph is a single operation."""
         return not self.is_composite and not self.is_block
 
     @property
     def root_function(self) -> Any:
-        """Itself: functions are not wrapped here."""
+        """The function itself: nothing wraps functions here."""
         return self
 
     @property
     def owner(self) -> Any:
-        """Itself, so that functions may stand where variables do."""
+        """The function itself, so that functions can stand in for variables."""
         return self
 
     @property
-    def block_root(self) -> Any:
-        """What is inside the block.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if not self.is_block:
-            raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        from feedline.cntk.ops._function import Function
-
-        return Function.of([self._roots[0].inputs[0]])
-
-    @property
     def block_arguments_mapping(self) -> list[tuple[Variable, Variable]]:
-        """What the block is applied to; its inside sees the same variables.
+        """Pairs of inner and outer arguments of the block, which are the same variables.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the function is not a block.
         """
+        return [(variable_of(n), variable_of(n)) for n in self._block().inputs[1:]]
+
+    def _block(self) -> Node:
         if not self.is_block:
             raise ValueError(f"expected a block, got the operation {self.op_name!r}")
-        return [(variable_of(n), variable_of(n)) for n in self._roots[0].inputs[1:]]
+        return self._roots[0]
 
     @property
     def type(self) -> Any:
-        """Of the only output."""
+        """Type of the only output."""
         return self.output.type
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "node":
-            raise AttributeError(name)
-        if name in self._members:
-            return self._members[name]
-        for output in self.outputs if len(self._roots) > 1 else ():
-            if output.name == name:
-                return output
-        # A block's own come before those of what it is applied to.
-        found = _named(self._inside(), name) or _named(topological(self._roots), name)
-        if len(found) == 1:
-            return self._described(found[0])
-        if found:
-            raise AttributeError(f"{len(found)} parameters, constants or functions are called {name!r}: choose by hand")
-        raise AttributeError(f"the function has no attribute, output, parameter, constant or function {name!r}")
-
-    @staticmethod
-    def _described(node: Node) -> Any:
-        from feedline.cntk.ops._function import Function
-
-        return variable_of(node) if node.is_leaf else Function.of([node])
-
-    def _inside(self) -> list[Node]:
-        """Nodes of its blocks, without what these are applied to; all nodes of what is no block."""
-        border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
-        return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
 
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)
         outputs = ", ".join(repr(v) for v in self.outputs)
         kind = "Composite" if self.is_composite else ""
         return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
-
-
-def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Parameters and constants of this name, or, if there are none, other nodes."""
-    found = [node for node in nodes if called(node, name)]
-    return [node for node in found if node.weights is not None] or found

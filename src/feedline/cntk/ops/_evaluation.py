@@ -1,4 +1,4 @@
-"""Running functions: values and gradients, over networks that are compiled once and kept."""
+"""`Evaluable`: compute values and gradients of outputs, by networks that are compiled once and kept."""
 
 from __future__ import annotations
 
@@ -9,39 +9,19 @@ import numpy as np
 
 from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
-from feedline.cntk._replacing import count as replacements
-from feedline.cntk._replacing import present
+from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
-from feedline.cntk.variables import Operand, Variable, variable_of
+from feedline.cntk.ops._outputs import Outputs
+from feedline.cntk.variables import Variable, variable_of
 from feedline.data import Value as Packed
 from feedline.networks import Node
 
 
-class Runs(Operand):
-    """What can be run: the half of `Function` that computes."""
-
-    @property
-    def arguments(self) -> tuple[Variable, ...]:
-        """What it is applied to."""
-        raise NotImplementedError
-
-    _held: list[Node]
-    _networks: dict[tuple[Node, ...], Any]
-    _seen: int
-
-    @property
-    def _roots(self) -> list[Node]:
-        """Its outputs, as they are now."""
-        if self._seen != replacements():
-            self._roots = present(self._held)
-        return self._held
-
-    @_roots.setter
-    def _roots(self, roots: list[Node]) -> None:
-        self._held, self._seen, self._networks = roots, replacements(), {}
+class Evaluable(Outputs):
+    """Outputs that can be computed and differentiated; each set of them is compiled once."""
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
-        """The `torch.nn.Module` that gives ``outputs``, or its own; compiled once."""
+        """Return the `torch.nn.Module` that computes ``outputs``, or all; compiled once."""
         from feedline.networks.compile import Network
 
         roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
@@ -58,7 +38,7 @@ class Runs(Operand):
         wanted: Sequence[Node] = (),
         own: bool = False,
     ) -> Any:
-        """(network, feeds, results); rows of ``wanted`` inputs are leaves of autograd; ``own``: data is copied."""
+        """Return (network, feeds, results). Rows of ``wanted`` inputs are leaves of autograd; ``own`` copies data."""
         from feedline.networks.packed import Packed as Rows
 
         chosen = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
@@ -87,18 +67,19 @@ class Runs(Operand):
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
     ) -> Any:
-        """Run it, as in testing.
+        """Compute outputs in testing mode.
 
         Args:
-            arguments: data by variable or name, in order, or of the only argument; or a pair of that and of a list with
-                a bool a sequence: whether it begins here, or goes on from the sequence in its place the last time.
-            outputs: variables to compute; None: its own.
-            device: where to; None: where its parameters are.
-            as_numpy: arrays, or else `Value`.
+            arguments: data by variable or name, in order, or of the only argument; or a pair of that and a list with a
+                bool for each sequence: whether it begins here, or continues the sequence in the same place of the call
+                before.
+            outputs: variables to compute; None: all outputs.
+            device: device to run on; None: that of the parameters.
+            as_numpy: return arrays; otherwise `Value` objects.
 
         Returns:
-            for one output an array (N, *shape), or a list with one (length, *shape) a sequence; else a dictionary of
-            such by variable.
+            For one output an array (N, *shape), or a list with an array (length, *shape) for each sequence; otherwise
+            a dictionary of these by variable.
         """
         import torch
 
@@ -115,7 +96,11 @@ class Runs(Operand):
         device: DeviceDescriptor | None = None,
         as_numpy: bool = True,
     ) -> tuple[Any, dict[Variable, Any]]:
-        """Run it, as in training; the first result is for `backward`, None without ``keep_for_backward``."""
+        """Compute outputs in training mode.
+
+        Returns:
+            A state for `backward`, None without ``keep_for_backward``; and the outputs by variable.
+        """
         import torch
 
         keep = bool(keep_for_backward)
@@ -130,10 +115,10 @@ class Runs(Operand):
     def backward(
         self, state: Any, root_gradients: Mapping[Any, Any] | Any, variables: Iterable[Any], as_numpy: bool = True
     ) -> dict[Any, Any]:
-        """Gradients of what `forward` gave, weighted by ``root_gradients``, with respect to ``variables``.
+        """Return gradients of the outputs of `forward`, weighted by ``root_gradients``, with respect to ``variables``.
 
         Raises:
-            ValueError: no state of `forward`.
+            ValueError: no state from `forward`.
         """
         if state is None:
             raise ValueError("expected the state of forward(..., keep_for_backward=...), got None")
@@ -157,18 +142,18 @@ class Runs(Operand):
         as_numpy: bool = True,
         grad_root: Any = None,
     ) -> Any:
-        """Gradients of the sum of its output, or of ``grad_root``, over all samples.
+        """Return gradients of the sum of the output, or of ``grad_root``, over all samples.
 
         Args:
             at: data, as in `eval`.
-            wrt: variables; None: all arguments that need gradients, or, without any, all inputs.
+            wrt: variables; None: all arguments that need gradients, or, failing these, all inputs.
             outputs: variables to compute as well.
-            device: where to.
-            as_numpy: arrays, or else `Value`.
-            grad_root: what is differentiated; None: the only output.
+            device: device to run on.
+            as_numpy: return arrays; otherwise `Value` objects.
+            grad_root: variable to differentiate; None: the only output.
 
         Returns:
-            for one variable its gradient, else a dictionary by variable; with ``outputs`` a pair of that and of their
+            For one variable its gradient, otherwise a dictionary by variable; with ``outputs`` a pair of that and their
             values.
         """
         import torch
@@ -198,7 +183,7 @@ def _listed(arguments: Any) -> Sequence[Any]:
 
 
 def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:
-    """By variable what the last of a network's outputs are, as many as there are results."""
+    """Return results by variable; they belong to the last outputs of the network."""
     found = {}
     for node, packed in zip(network.roots[len(network.roots) - len(results) :], results, strict=True):
         array = arrays_of(packed, node)
@@ -206,19 +191,19 @@ def handed(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[
     return found
 
 
-def _dense(nodes: Sequence[Node], arguments: Any, function: Runs) -> list[Node]:
-    """Those that are fed dense rows, of which gradients can be taken."""
+def _dense(nodes: Sequence[Node], arguments: Any, function: Evaluable) -> list[Node]:
+    """Return the nodes that are fed dense rows, which have gradients."""
     feeds = feeds_of(arguments, nodes, [v.node for v in function.arguments])
     return [n for n in nodes if n in feeds and not getattr(feeds[n], "is_sparse", False)]
 
 
 def _owned(given: Any) -> Any:
-    """Data that shares nothing with the script's arrays."""
+    """Return data that shares no memory with the script's arrays."""
     return given.select(np.arange(given.num_sequences)) if isinstance(given, Packed) else given
 
 
 def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, keep: bool = False) -> Sequence[Any]:
-    """Gradients; None where nothing depends on a tensor, or in a way that has no derivative."""
+    """Return gradients; None where no root depends on the tensor, or not differentiably."""
     import torch
 
     moving = [i for i, root in enumerate(roots) if root.requires_grad]

@@ -1,0 +1,85 @@
+"""`Operand`, the base of variables and functions, and the way up to what is made of them.
+
+Variables and functions stand below operations, layers and trainers, and import none of them; yet ``x + y`` is an
+operation, ``f >> g`` a layer, and ``f.train(...)`` a training session. `feedline.cntk` registers such functions here by
+name. The module of one is imported when it is first called: that of trainers imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.networks import Node
+
+_REGISTERED: dict[str, str | Callable[..., Any]] = {}
+
+
+def register(module: str, *names: str) -> None:
+    """Make functions of a module available to `registered`."""
+    _REGISTERED.update(dict.fromkeys(names, module))
+
+
+def registered(name: str) -> Callable[..., Any]:
+    """The function registered under a name."""
+    function = _REGISTERED[name]
+    if isinstance(function, str):
+        function = _REGISTERED[name] = getattr(importlib.import_module(function), name)
+    return function
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    return lambda self: registered(name)(self)
+
+
+def _binary(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: registered(name)(self, other)
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: registered(name)(other, self)
+
+
+class Operand:
+    """Arithmetic, comparison and slicing, for variables and functions alike."""
+
+    @property
+    def node(self) -> Node:
+        """In the graph."""
+        raise NotImplementedError
+
+    # NumPy arrays on the left must leave the operation to us.
+    __array_ufunc__ = None
+
+    __add__, __radd__ = _binary("plus"), _reflected("plus")
+    __sub__, __rsub__ = _binary("minus"), _reflected("minus")
+    __mul__, __rmul__ = _binary("element_times"), _reflected("element_times")
+    __truediv__, __rtruediv__ = _binary("element_divide"), _reflected("element_divide")
+    __matmul__, __rmatmul__ = _binary("times"), _reflected("times")
+    __pow__ = _binary("pow")
+    __neg__, __abs__ = _unary("negate"), _unary("abs")
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+
+    def __getitem__(self, key: Any) -> Any:
+        """Part of a sample: numbers (which keep their axis) and slices with positive steps, one an axis."""
+        keys = key if isinstance(key, tuple) else (key,)
+        # Behind an ellipsis axes are counted from the last: how many there are need not be known yet.
+        at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+        numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
+        parts: list[tuple[int, int, int, int]] = []
+        for axis, part in numbered:
+            if isinstance(part, (int, np.integer)):
+                parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
+            elif isinstance(part, slice):
+                if part != slice(None):
+                    parts.append((axis, part.start or 0, part.stop or 0, part.step or 1))
+            else:
+                raise TypeError(f"expected numbers and slices, got {part!r}; use gather for lists of indices")
+        return registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
+
+    # Iteration would try numbers without end, as __getitem__ makes it look like a sequence.
+    __iter__ = None
