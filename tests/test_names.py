@@ -11,9 +11,7 @@ FACADES = ("cntk", "mxnet")  # their names are those of the originals
 
 #: Names that still occur twice; a name leaves this list for good when its second class is renamed.
 TWICE = {
-    "AdaGrad", "Adam", "RMSProp", "SGD",  # kvstore, train
-    "Entry",  # kvstore
-    "Place", "Packer", "Quantized", "Summary",  # collective, graph, kvstore, train
+    "Summary",  # graph (public), train (public)
     "Job", "Outcome", "Record", "Settings",  # cli/demo
 }  # fmt: skip
 

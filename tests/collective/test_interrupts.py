@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.kvstore  # noqa: E402
 from feedline.collective import interrupts  # noqa: E402
-from feedline.collective.collective import Collective  # noqa: E402
+from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer, register_optimizer  # noqa: E402
 from feedline.kvstore.optimizers import Test as Adding  # noqa: E402
@@ -33,8 +33,8 @@ def ctrl_c():
 
 def test_it_waits_for_the_end_of_the_outermost_block(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.Held():
-        with interrupts.Held(may_leave=True):
+    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt():
+        with interrupts.DeferredInterrupt(may_leave=True):
             ctrl_c()
             interrupts.deliver()
             assert interrupts.waiting()
@@ -45,7 +45,7 @@ def test_it_waits_for_the_end_of_the_outermost_block(ctrl_c):
 
 def test_it_leaves_where_that_is_allowed(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.Held(may_leave=True):
+    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt(may_leave=True):
         interrupts.deliver()
         ctrl_c()
         seen.append("first")
@@ -56,7 +56,7 @@ def test_it_leaves_where_that_is_allowed(ctrl_c):
 
 def test_a_second_one_does_not_wait(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.Held():
+    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt():
         ctrl_c()
         seen.append("first")
         ctrl_c()
@@ -65,7 +65,7 @@ def test_a_second_one_does_not_wait(ctrl_c):
 
 
 def test_an_error_of_the_block_is_its_context(ctrl_c):
-    with pytest.raises(KeyboardInterrupt) as raised, interrupts.Held():
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts.DeferredInterrupt():
         ctrl_c()
         raise ValueError("of the block")
     assert isinstance(raised.value.__context__, ValueError)
@@ -74,7 +74,7 @@ def test_an_error_of_the_block_is_its_context(ctrl_c):
 def test_a_handler_of_the_program_is_called_once_for_each(ctrl_c):
     seen = []
     signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    with interrupts.Held():
+    with interrupts.DeferredInterrupt():
         ctrl_c()
         assert not seen
         ctrl_c()
@@ -89,7 +89,7 @@ def test_a_handler_that_is_set_within_stays():
         pass
 
     before = signal.getsignal(signal.SIGINT)
-    with interrupts.Held():
+    with interrupts.DeferredInterrupt():
         signal.signal(signal.SIGINT, theirs)
     assert signal.signal(signal.SIGINT, before) is theirs
 
@@ -97,12 +97,12 @@ def test_a_handler_that_is_set_within_stays():
 def test_other_threads_and_ignored_signals_are_left_alone():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interrupts.Held():
+        with interrupts.DeferredInterrupt():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         seen = []
 
         def other():
-            with interrupts.Held():
+            with interrupts.DeferredInterrupt():
                 seen.append(signal.getsignal(signal.SIGINT))
 
         thread = threading.Thread(target=other)
@@ -169,7 +169,8 @@ def everywhere(rank, kind, stride):
         reached = False
         for verb in ("push", "pushpull"):
             value = given()
-            moment = AtLine(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT), feedline.kvstore)
+            code = feedline.collective, feedline.kvstore
+            moment = AtLine(n if rank == 0 else 10**9, lambda: signal.raise_signal(signal.SIGINT), *code)
             what = {
                 "push": lambda value=value: store.push("w", value),
                 "pushpull": lambda value=value: store.pushpull("w", value, out.clone()),
@@ -444,7 +445,7 @@ def test_an_updater_that_calls_its_store_is_refused():
 
 def stepping(rank, how):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    collective = Collective(timeout=30)
+    collective = Communicator(timeout=30)
     collective.barrier()
     if rank == 0:
         for wait in {"once": [0.3], "twice": [0.3, 0.9], "raises": []}[how]:

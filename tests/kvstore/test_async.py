@@ -42,7 +42,7 @@ def ours():
     with fl.kvstore.AsyncCluster(workers=2, servers=2, memory=256 << 20) as made, pytest.MonkeyPatch.context() as patch:
         for name, value in made.environment().items():
             patch.setenv(name, value)
-        connection = cluster.Connection(made.address)
+        connection = cluster.RayConnection(made.address)
         try:
             yield made
         finally:

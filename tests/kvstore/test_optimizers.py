@@ -241,8 +241,8 @@ def test_loading_forgets_what_the_file_does_not_have(tmp_path):
     trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s")
     store = trained("momentum", {}, ["w", "v"], range(2))
     store.load_optimizer_states(tmp_path / "s")
-    assert list(store._updater.states()) == ["w"]
-    assert store._updater.states()["w"][1] == 1
+    assert list(store._table.updater.states()) == ["w"]
+    assert store._table.updater.states()["w"][1] == 1
 
 
 def test_numbers_go_along_if_asked(tmp_path):
@@ -251,7 +251,7 @@ def test_numbers_go_along_if_asked(tmp_path):
         store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces what is there
         other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
         other.load_optimizer_states(tmp_path / "s")
-        assert other._updater.learning_rate == (0.25 if dump else 0.5)
+        assert other._table.updater.learning_rate == (0.25 if dump else 0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
@@ -275,7 +275,7 @@ def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_
     assert not {"rescale_grad", "workers"} & set(about["parameters"])
     other = trained(name, {"rescale_grad": 0.125}, ["w"], [])
     other.load_optimizer_states(tmp_path / "s")
-    assert (other._updater.learning_rate, other._updater.rescale_grad) == (0.25, 0.125)
+    assert (other._table.updater.learning_rate, other._table.updater.rescale_grad) == (0.25, 0.125)
 
 
 def test_what_older_files_say_of_it_is_passed_over(tmp_path):
@@ -284,7 +284,7 @@ def test_what_older_files_say_of_it_is_passed_over(tmp_path):
     replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})
     other = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
     other.load_optimizer_states(tmp_path / "s")
-    assert (other._updater.learning_rate, other._updater.rescale_grad) == (0.25, 0.125)
+    assert (other._table.updater.learning_rate, other._table.updater.rescale_grad) == (0.25, 0.125)
 
 
 def test_states_that_are_no_floating_point_are_refused(tmp_path):
@@ -361,10 +361,10 @@ def test_states_that_do_not_fit_change_nothing(what, tmp_path):
     store.init("w", torch.ones(size))
     store.set_optimizer(name)
     store.push("w", torch.ones(size))
-    before = {k: ({n: t.clone() for n, t in s.items()}, c) for k, (s, c) in store._updater.states().items()}
+    before = {k: ({n: t.clone() for n, t in s.items()}, c) for k, (s, c) in store._table.updater.states().items()}
     with pytest.raises(StateError):
         store.load_optimizer_states(path)
-    after = store._updater.states()
+    after = store._table.updater.states()
     assert {k: c for k, (_, c) in before.items()} == {k: c for k, (_, c) in after.items()}
     for key, (states, _) in before.items():
         assert all(torch.equal(state, after[key][0][name]) for name, state in states.items())
@@ -420,7 +420,7 @@ def test_a_failed_optimizer_leaves_everything_as_it_was(halving):
         with pytest.raises(RuntimeError, match="at three"):
             store.push(["a", "b"], [torch.ones(1)] * 2)
         assert [pulled(store, key) for key in "ab"] == [[4], [2]]
-        states = store._updater.states()
+        states = store._table.updater.states()
         assert [(states[k][0]["seen"].item(), states[k][1]) for k in "ab"] == [(1, 1), (2, 2)]
 
 

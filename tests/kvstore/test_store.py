@@ -420,7 +420,7 @@ def test_steps_allocate_nothing():
 
 
 def entries(store):
-    return store._entries.values()
+    return store._table.entries.values()
 
 
 # ---- threads, kinds, ends -------------------------------------------------------------------------

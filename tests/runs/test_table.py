@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.runs.table import Table, TableRow, joined, thinned
+from feedline.runs.table import ChartTable, TableRow, joined, thinned
 
 number = st.none() | st.integers(-50, 50) | st.floats(-1e6, 1e6)
 tables = st.integers(1, 4).flatmap(
     lambda width: st.lists(st.tuples(*[number] * width), min_size=1, max_size=300).map(
-        lambda rows: Table(
+        lambda rows: ChartTable(
             "x", tuple("abcd"[:width]), tuple(TableRow(i * 3, row) for i, row in enumerate(rows)), len(rows)
         )
     )

@@ -18,8 +18,8 @@ import torch
 import feedline as fl
 from feedline.train import Adam, MomentumSGD, Saving, Schedule, Trainer, TrainingSession
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau
+from feedline.train.evaluation import Evaluation
 from feedline.train.report import JsonLines
-from feedline.train.session import Evaluation
 from tests.torture import data
 
 SWEEPS = 4

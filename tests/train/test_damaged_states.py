@@ -28,7 +28,7 @@ from feedline.train import (  # noqa: E402
     Universal,
     block_momentum,
 )
-from feedline.train.trainer import Summary  # noqa: E402
+from feedline.train.summary import Summary  # noqa: E402
 from tests.junk import JUNK, changes  # noqa: E402
 
 SHAPES = [(2, 3), (3,), ()]
@@ -209,21 +209,21 @@ def test_modules_that_load_in_a_way_of_their_own_still_do():
 
 def test_block_momentum_lacks_a_velocity():
     model = torch.nn.Linear(2, 1)
-    workers = block_momentum(MomentumSGD(model.parameters(), 0.1, momentum=0.5), 10).workers
-    Trainer(model, None, None, [learner_of(workers, model)])
-    state = workers.state_dict()
+    strategy = block_momentum(MomentumSGD(model.parameters(), 0.1, momentum=0.5), 10).strategy
+    Trainer(model, None, None, [learner_of(strategy, model)])
+    state = strategy.state_dict()
     for tensors in (
         {},
         {"velocity 0": torch.zeros(1, 2)},
         {"velocity 0": torch.zeros(1, 2), "velocity 2": torch.zeros(1)},
     ):
         with pytest.raises(fl.StateError):
-            workers.load_state_dict({**state, "tensors": tensors})
+            strategy.checked({**state, "tensors": tensors})
 
 
-def learner_of(workers, model):
+def learner_of(strategy, model):
     learner = MomentumSGD(model.parameters(), 0.1, momentum=0.5)
-    learner.workers = workers
+    learner.strategy = strategy
     return learner
 
 

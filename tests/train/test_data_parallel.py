@@ -84,4 +84,4 @@ def test_without_torch_distributed_it_says_so():
     model = torch.nn.Linear(2, 2)
     learner = data_parallel(SGD(model.parameters(), 0.1))
     with pytest.raises(RuntimeError, match="init_process_group"):
-        _ = learner.workers.ranks
+        _ = learner.strategy.ranks

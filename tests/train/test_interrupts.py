@@ -9,8 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import feedline.collective  # noqa: E402
 import feedline.kvstore  # noqa: E402
 import feedline.mxnet as mx  # noqa: E402
+import feedline.train.distributed  # noqa: E402
 import feedline.train.rules  # noqa: E402
 from feedline.kvstore import create  # noqa: E402
 from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
@@ -23,7 +25,7 @@ WAYS = {
     "quantized": lambda learner: quantized(learner, 1),
     "block_momentum": lambda learner: block_momentum(learner, 16),
 }
-CODE = (feedline.kvstore, feedline.train.rules)
+CODE = (feedline.collective, feedline.kvstore, feedline.train.distributed, feedline.train.rules)
 
 
 class Minibatch:
@@ -63,8 +65,8 @@ def learns(rank, way, stride, steps):
             if trainer.samples == samples:  # it came before the step
                 trainer.train_minibatch(minibatch)
         seen.append([parameter.tolist() for parameter in model.parameters()])
-    if trainer.workers is not None:
-        trainer.workers.settle()
+    if not trainer.strategy.solo:
+        trainer.strategy.settle()
     seen.append([parameter.tolist() for parameter in model.parameters()])
     return seen, interrupted
 
@@ -125,7 +127,7 @@ def gluon(rank, stride, steps):
         round = 0 if trainer._store is None else trainer._store._store.ranks._pulse.round
         n = step * stride if rank == 0 and stride and step else 10**9
         try:
-            with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), feedline.kvstore, mx):
+            with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), feedline.collective, feedline.kvstore, mx):
                 trainer.step(8)
         except KeyboardInterrupt:
             interrupted += 1

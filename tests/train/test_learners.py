@@ -310,7 +310,7 @@ def test_pieces_change_nothing(kind, monkeypatch):
     """Cutting the list to fit the cache is not to be seen in the result."""
     results = []
     for size in (1, 40, 1 << 30):
-        monkeypatch.setattr("feedline.train.learner.PIECE", size)
+        monkeypatch.setattr("feedline.train.parameters.PIECE", size)
         parameters = tensors(1, torch.float32)
         run(MAKERS[kind](parameters, 0.1, clip=0.3, clip_by="norm"), range(4), dtype=torch.float32)
         results.append(parameters)

@@ -102,8 +102,8 @@ def test_optimizers_of_0_1_go_on():
     store.init(3, torch.ones(2, 2))
     store.set_optimizer("adam", learning_rate=0.1)
     store.load_optimizer_states(OLD / "optimizer")
-    assert store._updater.learning_rate == 0.25
-    states, count = store._updater.states()[3]
+    assert store._table.updater.learning_rate == 0.25
+    states, count = store._table.updater.states()[3]
     torch.testing.assert_close(states["mean"], torch.full((2, 2), 0.2))
     assert count == 1
 

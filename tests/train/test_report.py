@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train import Console, JsonLines, ProgressPrinter, Summary, TensorBoard, plot_losses  # noqa: E402
 from feedline.train.report import read_lines  # noqa: E402
-from feedline.train.session import Saving  # noqa: E402
+from feedline.train.saving import Saving  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 
 

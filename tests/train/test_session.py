@@ -26,8 +26,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.train import Adam, MomentumSGD, Schedule, TorchLearner  # noqa: E402
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau  # noqa: E402
-from feedline.train.session import Evaluation, Saving, TrainingSession, seconds_of  # noqa: E402
-from feedline.train.trainer import Summary, Trainer  # noqa: E402
+from feedline.train.evaluation import Evaluation  # noqa: E402
+from feedline.train.saving import Saving, seconds_of  # noqa: E402
+from feedline.train.session import TrainingSession  # noqa: E402
+from feedline.train.summary import Summary  # noqa: E402
+from feedline.train.trainer import Trainer  # noqa: E402
 
 
 class Noisy(torch.nn.Module):

@@ -29,6 +29,7 @@ from feedline.train import (  # noqa: E402
     through_store,
 )
 from feedline.train.distributed.quantized import Code  # noqa: E402
+from feedline.train.strategy import Contribution  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 WAYS = {
@@ -163,6 +164,14 @@ def test_ranks_whose_sources_end_at_different_times_end_together(way):
 # ---- through a store ------------------------------------------------------------------------------------------
 
 
+def step(learner, samples, update=lambda total: None):
+    """One step of all ranks, from the gradients in the parameters."""
+    with learner.strategy.step():
+        total = learner.strategy.reduce(Contribution(samples, 0.0, 0.0, 0.0, 0.0, 0.0))
+        update(total)
+    return total
+
+
 def through(rank, gradients, kind, compression=None, rule=None):
     """What a step makes of the gradients of two parameters (None: has none), each of the ranks its own."""
     begin()
@@ -177,10 +186,9 @@ def through(rank, gradients, kind, compression=None, rule=None):
         for own in gradients:
             for parameter, values in zip(model.parameters(), own[rank], strict=True):
                 parameter.grad = None if values is None else torch.tensor(values).view(parameter.shape)
-            counted = []
-            learner.workers.learn([1.0 + rank, 0.0, 0.0, 0.0], lambda n, rows, counted=counted: counted.append(n))
+            total = step(learner, 1.0 + rank)
             grads = [parameter.grad for parameter in model.parameters()]
-            found.append((*counted, [None if g is None else g.view(-1).tolist() for g in grads]))
+            found.append((total.learned, [None if g is None else g.view(-1).tolist() for g in grads]))
         return found
 
 
@@ -230,7 +238,7 @@ def two_trainers(rank):
         for _ in range(2):
             for scale, model, learner in zip((1.0, 10.0), models, learners, strict=True):
                 model.weight.grad = torch.full_like(model.weight, scale * (1 + rank))
-                learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: None)
+                step(learner, 1.0)
         return [model.weight.grad.view(-1).tolist() for model in models]
 
 
@@ -257,7 +265,8 @@ def one_step(rank, gradients, bits):
     found = []
     for own in gradients:
         model.weight.grad = torch.tensor([own[rank]])
-        learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: found.append(model.weight.grad[0].tolist()))
+        step(learner, 1.0)
+        found.append(model.weight.grad[0].tolist())
     return found
 
 
@@ -311,13 +320,13 @@ def blocks(rank, moves, samples, **options):
     found = []
     for move, own in zip(moves, samples, strict=True):
 
-        def update(n, rows, by=move[rank]):
+        def update(total, by=move[rank]):
             with torch.no_grad():
                 model.weight -= by
 
-        learner.workers.learn([own[rank], 0.0, 0.0, 0.0], update)
+        step(learner, own[rank], update)
         found.append(model.weight.item())
-    learner.workers.settle()
+    learner.strategy.settle()
     return found, model.weight.item()
 
 
@@ -343,7 +352,7 @@ def different_models(rank):
     model = torch.nn.Linear(4, 1 + rank)
     learner = data_parallel(SGD(model.parameters(), 0.1))
     Trainer(model, losses, None, learner)
-    learner.workers.learn([1.0, 0.0, 0.0, 0.0], lambda n, rows: None)
+    step(learner, 1.0)
 
 
 def test_ranks_with_different_models_are_told():
@@ -358,7 +367,7 @@ def different_minibatches(rank):
     model = torch.nn.Linear(4, 1)
     learner = data_parallel(SGD(model.parameters(), 0.1), distributed_after=100)
     Trainer(model, losses, None, learner)
-    learner.workers.learn([3.0 + rank, 0.0, 0.0, 0.0], lambda n, rows: None)
+    step(learner, 3.0 + rank)
 
 
 def test_ranks_that_part_too_early_are_told():

@@ -16,7 +16,7 @@ BYTES = 25 << 20
 
 
 class Bucket:
-    """Some tensors in one buffer.
+    """Several tensors in one flat buffer.
 
     Attributes:
         places: which of the tensors that were laid out.
@@ -33,7 +33,7 @@ class Bucket:
         self.views = [piece.view(shape) for piece, shape in zip(self.flat.split(sizes), shapes, strict=True)]
 
     def fill(self, tensors: Sequence[Any]) -> Any:
-        """The buffer, with what ``tensors`` (all that were laid out) hold; zeros for None."""
+        """Copy ``tensors`` (all that were laid out; None: zeros) to the buffer, and return it."""
         given = [tensors[place] for place in self.places]
         have = [(view, tensor) for view, tensor in zip(self.views, given, strict=True) if tensor is not None]
         lack = [view for view, tensor in zip(self.views, given, strict=True) if tensor is None]

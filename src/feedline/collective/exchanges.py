@@ -1,7 +1,7 @@
 """What ranks tell each other, written as coroutines: an ``await`` is where a rank waits for the others.
 
-So whoever drives them (`feedline.collective.collective.Collective.run`) can leave a wait and take it up again, and what
-comes after the wait is still done, in its order.
+So whoever drives them (`Communicator.run`) can leave a wait and resume it later, and what follows the wait is still
+done, in order.
 
 Every exchange begins with a frame, which has one size whatever follows: a digest of what the rank is about to do, and
 as many numbers as it holds. gloo ends the process when two ranks disagree about a size; frames tell who is about to do

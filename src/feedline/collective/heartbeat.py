@@ -57,7 +57,7 @@ class Heartbeat:
         self._thread.start()
 
     def leave(self, words: str = CLOSED) -> None:
-        """Say the last words and stop; again is as once."""
+        """Write the last words and stop beating. Idempotent."""
         if not self._end.is_set():
             self._last_words = words
             self._end.set()
@@ -66,7 +66,7 @@ class Heartbeat:
             self._thread.join(2 * self.interval)
 
     def disconnect(self) -> None:
-        """Leave, and let go of the connections."""
+        """Leave, and close the connections."""
         self.leave()
         self._store = None
         if self._line is not None:
@@ -90,7 +90,7 @@ class Heartbeat:
             time.sleep(self.interval / 5)
 
     def missing(self, patience: float) -> tuple[tuple[int, ...], str]:
-        """Whom an exchange broke off for.
+        """Find the ranks because of which an exchange broke off.
 
         Args:
             patience: seconds to wait for a rank to become conspicuous.
@@ -108,7 +108,7 @@ class Heartbeat:
             time.sleep(self.interval / 5)
 
     def absent(self) -> tuple[int, ...]:
-        """Ranks that have never been heard of."""
+        """Return the ranks that have never been heard of."""
         texts = self._known()
         return tuple(r for r in self._others if r not in texts)
 

@@ -15,11 +15,11 @@ from types import FrameType
 from typing import Any
 
 #: The outermost block of the main thread; Python runs signal handlers in no other.
-_outermost: Held | None = None
+_outermost: DeferredInterrupt | None = None
 
 
-class Held:
-    """A block within which Ctrl-C is noted. Blocks nest: the outermost one decides.
+class DeferredInterrupt:
+    """A block within which Ctrl-C is deferred. Blocks nest: the outermost one decides.
 
     Args:
         may_leave: whether `deliver` lets Ctrl-C out within the block; otherwise it waits for the end.
@@ -33,7 +33,7 @@ class Held:
         self._old: Any = None
         self._handler: Any = None
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> DeferredInterrupt:
         global _outermost
         if _outermost is None and threading.current_thread() is threading.main_thread():
             try:

@@ -1,4 +1,4 @@
-"""Where ranks meet, and the connections they make: stores and process groups of torch.distributed.
+"""The rendezvous of ranks, and the connections they make: stores and process groups of torch.distributed.
 
 Ranks find each other through a TCPStore: the one of an initialised torch.distributed, of a launcher's variables, or of
 an address that the caller gives. The connections between them are made anew, beside any that the program has.
@@ -36,7 +36,7 @@ _served: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MeetingPoint:
     """A meeting point, and this process at it.
 
     Attributes:
@@ -57,8 +57,10 @@ class Place:
     line: socket.socket | None = None
 
 
-def meet(group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta) -> Place:
-    """Find it; see `Collective` for where.
+def meet(
+    group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta
+) -> MeetingPoint:
+    """Find the rendezvous; see `Communicator` for where.
 
     Raises:
         RuntimeError: no ranks are known.
@@ -73,7 +75,7 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         if not 0 <= rank < count:
             raise ValueError(f"expected a rank below {count}, got {rank}")
         store, line = _reached(rank, address, rank == 0, span)
-        return Place(store, rank, count, "all", 0, line)
+        return MeetingPoint(store, rank, count, "all", 0, line)
     if distributed.is_initialized():
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
         own = distributed.get_rank()
@@ -83,7 +85,7 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         whole = len(ranks) == distributed.get_world_size()
         name = "all" if whole else "of-" + "-".join(map(str, ranks))
         host = ranks.index(0) if 0 in ranks and _served_by_rank_0(store) else None
-        return Place(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
+        return MeetingPoint(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
             "expected ranks that know of each other: call torch.distributed.init_process_group, start with torchrun, "
@@ -94,11 +96,11 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
     store, line = _reached(own, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", serves and own == 0, span)
     # A launcher's store outlives the ranks that it starts again.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Place(store, own, size, name, 0 if serves else None, line)
+    return MeetingPoint(store, own, size, name, 0 if serves else None, line)
 
 
 @contextlib.contextmanager
-def holding(place: Place) -> Iterator[None]:
+def holding(place: MeetingPoint) -> Iterator[None]:
     """A block that uses the store before signs of life are exchanged.
 
     Raises:

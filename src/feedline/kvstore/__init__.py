@@ -10,14 +10,13 @@
 """
 
 from functools import partial
-from typing import Any
 
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key, KVStore, Updater, create, register
 from feedline.kvstore.dist import DistStore
 from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
-from feedline.kvstore.parameter_server.ray_cluster import AsyncCluster
+from feedline.kvstore.parameter_server import AsyncCluster, AsyncStore
 
 register("local", LocalStore)
 register("device", lambda: LocalStore("device"))
@@ -25,13 +24,7 @@ register("dist_sync", DistStore)
 register("dist_device_sync", partial(DistStore, "dist_device_sync"))
 
 
-def _dist_async(**options: Any) -> KVStore:
-    from feedline.kvstore.parameter_server.store import AsyncStore  # Ray is not for everybody
-
-    return AsyncStore(**options)
-
-
-register("dist_async", _dist_async)
+register("dist_async", AsyncStore)
 
 __all__ = [
     "AsyncCluster",

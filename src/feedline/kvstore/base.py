@@ -164,10 +164,10 @@ class KVStore(ABC):
         return asked == "optimizer" and type(self).set_optimizer is not KVStore.set_optimizer
 
     def barrier(self) -> None:  # noqa: B027  # nothing is the right thing for a store without others
-        """Wait until every worker has come here; alone, there is nobody to wait for."""
+        """Wait until every worker has arrived; a store of one worker returns at once."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of everything; again is as once. The store cannot be used afterwards."""
+        """Release everything; the store cannot be used afterwards. Idempotent."""
 
     def __enter__(self) -> KVStore:
         return self
@@ -179,6 +179,12 @@ class KVStore(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.type!r}: worker {self.rank} of {self.num_workers}>"
+
+
+def check_updater(updater: Any) -> None:
+    """Raise TypeError for an updater that is neither callable nor None."""
+    if updater is not None and not callable(updater):
+        raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
 
 
 _FACTORIES: dict[str, Callable[..., KVStore]] = {}

@@ -12,7 +12,7 @@ Keys are laid out in flat buffers at `init`. A push copies what is given into th
 for at the next call that needs the outcome, so the caller computes meanwhile. Only with an updater that may fail, as a
 plain function may, a push waits at once: its exceptions belong to the push. If it fails on one worker, it fails on all.
 
-What goes wrong is as in `feedline.collective.collective`: a `StoreError` names the worker that is missing, what is
+What goes wrong is as in `feedline.collective.communicator`: a `StoreError` names the worker that is missing, what is
 stored stays as it was, and all workers have to start again.
 
 **Ctrl-C drops nothing.** It comes out of a call at once where that waits for other workers. The call is under way
@@ -35,30 +35,30 @@ from typing import Any, NamedTuple
 import torch
 
 from feedline.collective.buckets import laid_out
-from feedline.collective.collective import SUMMED, TIMEOUT, Collective
+from feedline.collective.communicator import SUMMED, TIMEOUT, Communicator
 from feedline.collective.exchanges import Waiting, checked_count, named
-from feedline.collective.interrupts import Held
+from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, Updater
+from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import Channel, compression
-from feedline.kvstore.local import Entry, Group, LocalStore
-from feedline.kvstore.optimizers import Optimizer
+from feedline.kvstore.optimizer_states import load_states, save_states
+from feedline.kvstore.optimizers import Optimizer, optimizer_for
+from feedline.kvstore.table import Entry, Group, Table, grouped_ids
 
 #: What a worker has for a key: dense values, nothing, or at least 0 rows.
 DENSE, NOTHING = -1, -2
 
 
-class DistStore(LocalStore):
+class DistStore(KVStore):
     """A store of several processes; see the module, and `KVStore`.
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: a torch.distributed group of the workers; see `feedline.collective.collective.Collective` for what counts
-            without it.
+        group: a torch.distributed group of the workers; None: see `feedline.collective.communicator.Communicator`.
         address: ``"host:port"`` where worker 0 listens for the others.
         rank: number of this worker, with ``address``.
         num_workers: how many there are, with ``address``.
@@ -79,9 +79,9 @@ class DistStore(LocalStore):
         num_workers: int | None = None,
         timeout: float = TIMEOUT,
     ) -> None:
-        super().__init__(type)
-        self._on_cpu = type == "dist_sync"
-        self._ranks = Collective(group, address=address, rank=rank, count=num_workers, timeout=timeout)
+        self.type = type
+        self._table = Table(on_cpu=type == "dist_sync")
+        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout=timeout)
         self._lock = self._ranks.turn  # with one of its own, two threads could wait for each other
         self._ranks.agree(f"create {type!r}")
         #: Sums under way, and whose they are.
@@ -102,7 +102,7 @@ class DistStore(LocalStore):
         return self._ranks.count
 
     @property
-    def ranks(self) -> Collective:
+    def ranks(self) -> Communicator:
         """The workers, for exchanges beside the store's: on all of them in one order with its own."""
         return self._ranks
 
@@ -111,19 +111,22 @@ class DistStore(LocalStore):
     def init(self, key: Any, value: Any) -> None:
         """See `KVStore`."""
         with self._calling():
-            super().init(key, value)
+            given = grouped(key, value, "value")
+            self._table.check_new(given)
+            self._make(given)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`. ``value`` None: this worker has nothing for these keys."""
         checked_priority(priority)
         with self._calling():
-            self._push(self._values(_given(key, value)))
+            self._push(self._table.values(_given(key, value)))
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
+        checked_priority(priority)
         with self._lock:
             self._settle()
-            super().pull(key, out, priority)
+            self._table.pull_to(key, out)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """See `KVStore`. ``value`` may be None, as for `push`; ``out`` is needed then."""
@@ -131,29 +134,35 @@ class DistStore(LocalStore):
         if value is None and out is None:
             raise TypeError("expected an out where a worker has no value, got None")
         with self._calling():
-            values = self._values(_given(key, value))
-            outs = self._outs(grouped(key, value if out is None else out, "out"))
+            values = self._table.values(_given(key, value))
+            outs = self._table.outs(grouped(key, value if out is None else out, "out"))
             self._push(values)
             self._settle()
-            self._pull(outs)
+            self._table.pull(outs)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
+        checked_priority(priority)
+        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
         with self._calling():
-            super().broadcast(key, value, out, priority)
+            self._table.check_new(given, outs)
+            self._make(given)
+            self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
+        checked_priority(priority)
+        outs = grouped(key, out, "out")
+        ids = grouped_ids(key, row_ids, outs)
         with self._lock:
             self._settle()
-            super().row_sparse_pull(key, out, row_ids, priority)
+            self._table.pull_rows(outs, ids)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
         """See `KVStore`. All workers set the same."""
-        if updater is not None and not callable(updater):
-            raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
+        check_updater(updater)
         what = "a function" if updater is not None else "None"
         if isinstance(updater, Optimizer):
             what = f"{updater.name} {updater.parameters()}"
@@ -161,7 +170,7 @@ class DistStore(LocalStore):
         async def set_it() -> None:
             await self._arrive()
             await self._ranks.exchanges.meet(f"set the updater to {what}")
-            super(DistStore, self).set_updater(updater)
+            self._table.set_updater(updater, self)
             self._loaded = ""
 
         with self._calling():
@@ -171,7 +180,7 @@ class DistStore(LocalStore):
         """See `KVStore`. All workers set the same."""
         with self._calling():
             self._settle()  # with the states that a rule set again is about to forget
-            super().set_optimizer(optimizer, **parameters)
+            self.set_updater(optimizer_for(optimizer, parameters, self))
 
     def _before_numbers_change(self) -> None:
         with self._lock:
@@ -184,10 +193,7 @@ class DistStore(LocalStore):
         async def set_it() -> None:
             await self._arrive()
             await self._ranks.exchanges.meet(f"compress by {None if chosen is None else chosen.parameters()}")
-            self._compression = chosen
-            self._plain = self._updater is None and chosen is None
-            for entry in self._entries.values():
-                entry.channels = []
+            self._table.compress(chosen)
 
         with self._calling():
             self._run(set_it())
@@ -196,14 +202,18 @@ class DistStore(LocalStore):
         """See `KVStore`. Every worker has the same states: one of them saves."""
         with self._calling():
             self._settle()
-            super().save_optimizer_states(path, dump_optimizer)
+            save_states(path, self._table.optimizer, dump_optimizer)
 
     def load_optimizer_states(self, path: Any) -> None:
         """See `KVStore`. All workers load the same, which the next push makes sure of."""
         with self._calling():
             self._settle()
-            super().load_optimizer_states(path)
+            load_states(path, self._table.optimizer, self._table.stored())
             self._loaded = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+
+    def is_capable(self, capability: str) -> bool:
+        """See `KVStore`. It gives sums unless there is an updater."""
+        return super().is_capable(capability) or (capability.lower() == "sum" and self._table.updater is None)
 
     def barrier(self) -> None:
         """See `KVStore`."""
@@ -219,17 +229,17 @@ class DistStore(LocalStore):
         """See `KVStore`. Others that push afterwards are told that this worker has closed."""
         with self._lock:
             try:
-                if not self._closed:
+                if not self._table.closed:
                     with contextlib.suppress(StoreError):
                         self._settle()  # others may need what this worker sends
             finally:
                 self._ranks.close()
-                super().close()
+                self._table.close(self)
 
     # ---- what all workers do together -----------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        super()._check_open()
+        self._table.check_open()
         if self._ranks.abandoned is not None:
             raise StoreError(
                 "expected a worker that is in step with the others, but this one has left them: "
@@ -239,21 +249,21 @@ class DistStore(LocalStore):
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
         """A call: it may be left while it waits for others, and nowhere else; and comes after what was left before."""
-        with self._lock, Held(may_leave=True):
+        with self._lock, DeferredInterrupt(may_leave=True):
             self._complete()
             yield
 
     def _complete(self) -> None:
         """Complete what Ctrl-C has left."""
         self._check_open()
-        if not self._updating:  # else it is an updater that asks, and it is in the middle of one
+        if not self._table.updating:  # else it is an updater that asks, and it is in the middle of one
             self._ranks.complete()
             self._raise_failure()
 
     def _settle(self) -> None:
         """Complete what Ctrl-C has left, and what travels."""
         self._complete()
-        if self._travelling and not self._updating:
+        if self._travelling and not self._table.updating:
             self._run(self._arrive())
 
     def _run(self, exchange: Coroutine[Any, Any, None]) -> None:
@@ -272,7 +282,7 @@ class DistStore(LocalStore):
         for key, values in given.items():
             if values[0].dtype not in SUMMED:
                 raise RefusedError(f"expected a dtype that workers can add up for key {key!r}, got {values[0].dtype}")
-        self._run(self._make_together(about, self._entries_of(given)))
+        self._run(self._make_together(about, self._table.entries_of(given)))
 
     async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
         await self._arrive()
@@ -283,28 +293,28 @@ class DistStore(LocalStore):
             held.fill(like)
             for place, stored, merged in zip(held.places, held.views, sums.views, strict=True):
                 made[place].stored, made[place].merged = stored, merged
-        self._entries.update({entry.key: entry for entry in made})
+        self._table.add(made)
 
     def _push(self, groups: Sequence[Group]) -> None:
         mine = {entry.key for entry, _ in groups}
         if any(entry.key in mine for _, entries in self._travelling for entry in entries):
             self._settle()
         rule = ""
-        if isinstance(self._updater, Optimizer):
+        if isinstance(self._table.updater, Optimizer):
             for entry, _ in groups:
-                self._updater.prepare(entry.key, entry.stored)
+                self._table.updater.prepare(entry.key, entry.stored)
             # Replicas would part if a number were changed, or states were loaded, on one worker alone.
-            rule = f" by {self._updater.parameters()}"
+            rule = f" by {self._table.updater.parameters()}"
             if self._loaded:
                 rule += f" with states of file {self._loaded}"
         about = f"push {', '.join(repr(entry.key) for entry, _ in groups)}{rule}"
         # What is given is copied before the first wait, which Ctrl-C may leave.
         self._run(self._push_together(about, [_taken(entry, values) for entry, values in groups]))
 
-    async def _push_together(self, about: str, given: Sequence[Given]) -> None:
+    async def _push_together(self, about: str, given: Sequence[PushedValue]) -> None:
         sparse = any(one.rows is not None for one in given)
         flags = await self._ranks.exchanges.meet(about, [float(sparse)])
-        if self._compression is not None:
+        if self._table.compression is not None:
             await self._push_compressed(given)
         elif any(flag for (flag,) in flags):
             await self._push_rows(about, given)
@@ -315,9 +325,9 @@ class DistStore(LocalStore):
 
     def _may_fail(self) -> bool:
         """Whether the updater may raise, and so has to be waited for."""
-        return self._updater is not None and not (isinstance(self._updater, Optimizer) and self._updater.cannot_fail)
+        return self._table.updater is not None and not self._table.trusted
 
-    def _send(self, given: Sequence[Given]) -> None:
+    def _send(self, given: Sequence[PushedValue]) -> None:
         """Let sums of dense values travel."""
         for run in _runs([one.entry for one in given]):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
@@ -337,14 +347,14 @@ class DistStore(LocalStore):
 
     async def _take(self, sums: Sequence[tuple[Entry, Any]]) -> None:
         """Assign the workers' sums, or update with them: on all workers, or on none."""
-        if self._updater is None:
+        if self._table.updater is None:
             for entry, total in sums:
                 if total is entry.merged:
                     entry.stored, entry.merged = entry.merged, entry.stored
                 else:
                     rows.assign(entry.stored, total)
         elif not self._may_fail():
-            self._update(sums)
+            self._table.update(sums)
         else:
             await self._update_together(sums)
 
@@ -352,7 +362,7 @@ class DistStore(LocalStore):
         exchanges = self._ranks.exchanges
         undo = None
         try:
-            undo = self._attempt(sums)
+            undo = self._table.attempt(sums)
         except Exception as error:
             self._failed = error
         flags = await exchanges.meet("update by a function", [float(self._failed is not None)])
@@ -369,8 +379,8 @@ class DistStore(LocalStore):
                 ranks=failed,
             )
 
-    async def _push_compressed(self, given: Sequence[Given]) -> None:
-        compression = self._compression
+    async def _push_compressed(self, given: Sequence[PushedValue]) -> None:
+        compression = self._table.compression
         assert compression is not None
         await self._arrive()
         sums = []
@@ -398,7 +408,7 @@ class DistStore(LocalStore):
             for entry in entries:
                 entry.channels[0].commit()
 
-    async def _push_rows(self, about: str, given: Sequence[Given]) -> None:
+    async def _push_rows(self, about: str, given: Sequence[PushedValue]) -> None:
         """Where a worker has rows: keys for which nobody has dense values travel as rows."""
         exchanges = self._ranks.exchanges
         await self._arrive()
@@ -444,7 +454,7 @@ class DistStore(LocalStore):
         return rows.merged(everything, stored.device)
 
 
-class Given(NamedTuple):
+class PushedValue(NamedTuple):
     """What a worker gives for a key: the sum of its dense values is in ``entry.merged``, zeros without any.
 
     Attributes:
@@ -458,7 +468,7 @@ class Given(NamedTuple):
     rows: Any
 
 
-def _taken(entry: Entry, values: Sequence[Any]) -> Given:
+def _taken(entry: Entry, values: Sequence[Any]) -> PushedValue:
     """Copies of values."""
     dense = [value for value in values if value.layout is torch.strided]
     sparse = [value for value in values if value.layout is not torch.strided]
@@ -471,7 +481,7 @@ def _taken(entry: Entry, values: Sequence[Any]) -> Given:
         summed = rows.merged(sparse, entry.stored.device)
         if len(sparse) == 1 and sparse[0].is_coalesced():
             summed = summed.clone()
-    return Given(entry, bool(dense), summed)
+    return PushedValue(entry, bool(dense), summed)
 
 
 def _given(key: Any, value: Any) -> dict[Key, list[Any]]:

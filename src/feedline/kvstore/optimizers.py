@@ -212,7 +212,7 @@ class Optimizer(ABC):
 
 
 @dataclass
-class SGD(Optimizer):
+class SGDOptimizer(Optimizer):
     """``v = momentum v - lr (g + wd w)``, ``w += v``; without momentum no state.
 
     Attributes:
@@ -249,7 +249,7 @@ class SGD(Optimizer):
 
 
 @dataclass
-class Momentum(SGD):
+class Momentum(SGDOptimizer):
     """`SGD` with a momentum of 0.9 unless told otherwise."""
 
     name: ClassVar[str] = "momentum"
@@ -257,7 +257,7 @@ class Momentum(SGD):
 
 
 @dataclass
-class Adam(Optimizer):
+class AdamOptimizer(Optimizer):
     """Adam with bias correction in the rate; weight decay is part of the gradient, and is cut with it.
 
     Attributes:
@@ -298,7 +298,7 @@ class Adam(Optimizer):
 
 
 @dataclass
-class RMSProp(Optimizer):
+class RMSPropOptimizer(Optimizer):
     """``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` has the weight decay in it.
 
     Attributes:
@@ -324,7 +324,7 @@ class RMSProp(Optimizer):
 
 
 @dataclass
-class AdaGrad(Optimizer):
+class AdaGradOptimizer(Optimizer):
     """``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
 
     Attributes:
@@ -364,7 +364,9 @@ def _alive(stores: Iterable[Any]) -> list[Any]:
     return [store for store in (one() for one in stores) if store is not None]
 
 
-_RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in (SGD, Momentum, Adam, RMSProp, AdaGrad, Test)}
+_RULES: dict[str, type[Optimizer]] = {
+    rule.name: rule for rule in (SGDOptimizer, Momentum, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer, Test)
+}
 
 
 def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
@@ -393,3 +395,16 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
     if unknown:
         raise RefusedError(f"expected parameters of {', '.join(known)} for {name}, got {', '.join(unknown)}")
     return rule(**parameters)
+
+
+def optimizer_for(given: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
+    """Return an optimizer without states for a store, or for whatever holds it."""
+    if isinstance(given, str):
+        return optimizer(given, **parameters)
+    if not isinstance(given, Optimizer):
+        raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
+    if parameters:
+        raise RefusedError(f"expected parameters with a name alone, got {', '.join(parameters)} besides an optimizer")
+    given.check_free(holder)
+    given.forget()
+    return given

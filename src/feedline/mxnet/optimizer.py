@@ -7,11 +7,20 @@ from typing import Any
 import torch
 
 from feedline import kvstore
-from feedline.kvstore.optimizers import SGD, AdaGrad, Adam, Optimizer, RMSProp, Test
+from feedline.kvstore.optimizers import (
+    AdaGradOptimizer,
+    AdamOptimizer,
+    Optimizer,
+    RMSPropOptimizer,
+    SGDOptimizer,
+    Test,
+)
 from feedline.mxnet._names import explain
 from feedline.mxnet.base import as_mxnet
 
 __all__ = ["SGD", "AdaGrad", "Adam", "Optimizer", "RMSProp", "Test", "Updater", "create", "get_updater"]
+
+SGD, AdaGrad, Adam, RMSProp = SGDOptimizer, AdaGradOptimizer, AdamOptimizer, RMSPropOptimizer
 
 
 def create(name: str, **kwargs: Any) -> Optimizer:

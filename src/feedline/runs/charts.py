@@ -11,7 +11,7 @@ from itertools import groupby
 
 from feedline.runs.feeding import Fed
 from feedline.runs.history import History, ProgressLine
-from feedline.runs.table import Number, Table, joined, thinned
+from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
@@ -37,7 +37,7 @@ class Chart:
     title: str
     says: str
     unit: str
-    table: Table
+    table: ChartTable
     logarithmic: bool = False
     bars: bool = False
     labels: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ def _lengths(total: Fed | None) -> list[Chart]:
             "Lengths of sequences",
             says,
             "sequences",
-            Table("samples", table.columns, rows, len(rows)),
+            ChartTable("samples", table.columns, rows, len(rows)),
             bars=True,
             labels=labels,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from feedline.runs.charts import Chart
-from feedline.runs.table import Number, Table, TableRow
+from feedline.runs.table import ChartTable, Number, TableRow
 
 _SIDE = 1000.0  # of the SVG's square
 _MOST_POINTS = 40  # more points would hide the line
@@ -110,7 +110,7 @@ def exact(number: Number | None) -> str:
     return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
-def _along(table: Table) -> Scale:
+def _along(table: ChartTable) -> Scale:
     scale = Scale.__new__(Scale)
     low, high = float(table.rows[0].at), float(table.rows[-1].at)
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
@@ -133,7 +133,7 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
     return lambda at: _SIDE * (at - first + 0.5) / count
 
 
-def _lines(table: Table, across: Callable[[Number], float], up: Scale) -> str:
+def _lines(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
     found = []
     for k in range(len(table.columns)):
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
@@ -146,7 +146,7 @@ def _lines(table: Table, across: Callable[[Number], float], up: Scale) -> str:
     return "\n".join(reversed(found))  # the first in the legend is drawn on top
 
 
-def _bars(table: Table, across: Callable[[Number], float], up: Scale) -> str:
+def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
     room = _SIDE * _BAR_GROUP / len(table.rows)
     width = room / len(table.columns)
     return "\n".join(
@@ -195,7 +195,7 @@ def _axis(chart: Chart) -> str:
     return f"{chart.table.axis} →"
 
 
-def _thinned(table: Table) -> str:
+def _thinned(table: ChartTable) -> str:
     if table.total == len(table.rows):
         return ""
     return f" {len(table.rows):,} of {table.total:,} rows are shown: first, last, lowest and highest of each stretch."

@@ -66,7 +66,7 @@ class Saved(NamedTuple):
     time: float | None
 
 
-class Mark(NamedTuple):
+class LoggedEvent(NamedTuple):
     """A process began or resumed (``"start"``), or ended in an orderly way (``"end"``)."""
 
     event: str
@@ -165,7 +165,7 @@ def read_history(path: Path) -> History:
     return history
 
 
-def _event(line: dict[str, Any]) -> ProgressLine | Average | Saved | Mark | None:
+def _event(line: dict[str, Any]) -> ProgressLine | Average | Saved | LoggedEvent | None:
     made = _EVENTS.get(line["event"])
     return None if made is None else made(line)  # events of users' reporters are ignored
 
@@ -198,12 +198,12 @@ def _saved(line: dict[str, Any]) -> Saved:
     return Saved(line["samples"], words(line["path"], "path"), maybe(moment, line.get("time"), "time"))
 
 
-def _mark(line: dict[str, Any]) -> Mark:
+def _mark(line: dict[str, Any]) -> LoggedEvent:
     """Return a start or end; what it says of the run is checked as far as the page depends on it."""
     for name, check in _TOLD.items():
         if line.get(name) is not None:
             check(line[name], name)
-    return Mark(line["event"], line["samples"], {name: told for name, told in line.items() if told is not None})
+    return LoggedEvent(line["event"], line["samples"], {name: told for name, told in line.items() if told is not None})
 
 
 _TOLD: dict[str, Callable[[Any, str], Any]] = {
@@ -217,7 +217,7 @@ _TOLD: dict[str, Callable[[Any, str], Any]] = {
     "figures": partial(table, anything),
     "seconds_by_part": partial(table, amount),
 }
-_EVENTS: dict[str, Callable[[dict[str, Any]], ProgressLine | Average | Saved | Mark]] = {
+_EVENTS: dict[str, Callable[[dict[str, Any]], ProgressLine | Average | Saved | LoggedEvent]] = {
     "progress": _span,
     "update": _average,
     "validation": _average,

@@ -22,7 +22,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ChartTable:
     """Rows along one axis.
 
     Attributes:
@@ -42,7 +42,7 @@ class Table:
         return [value for row in self.rows for value in row.values if value is not None]
 
 
-def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> Table:
+def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> ChartTable:
     """Return a table of columns given as (place, number) pairs; columns without a number are left out."""
     given = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
     at: dict[Number, list[Number | None]] = {}
@@ -50,10 +50,10 @@ def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None
         for place, number in pairs:
             at.setdefault(place, [None] * len(given))[k] = number
     rows = tuple(TableRow(place, tuple(at[place])) for place in sorted(at))
-    return Table(axis, tuple(given), rows, len(rows))
+    return ChartTable(axis, tuple(given), rows, len(rows))
 
 
-def thinned(table: Table, most: int = MOST_ROWS) -> Table:
+def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
     """Thin a table to about ``most`` rows; see the module. A table that is small enough is returned unchanged."""
     if len(table.rows) <= most:
         return table
@@ -62,7 +62,7 @@ def thinned(table: Table, most: int = MOST_ROWS) -> Table:
     keep = _telling(table.rows, 0, len(table.rows))
     for i in range(stretches):
         keep |= _telling(table.rows, i * len(table.rows) // stretches, (i + 1) * len(table.rows) // stretches)
-    return Table(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
+    return ChartTable(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
 
 
 def _telling(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:

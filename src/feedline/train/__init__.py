@@ -5,6 +5,7 @@ Needs torch (the extra ``torch``).
 
 from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau
 from feedline.train.distributed import block_momentum, data_parallel, quantized, through_store
+from feedline.train.evaluation import Evaluation
 from feedline.train.learner import Learner, Step
 from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.rules import (
@@ -19,9 +20,11 @@ from feedline.train.rules import (
     TorchLearner,
     Universal,
 )
+from feedline.train.saving import Saving
 from feedline.train.schedules import Schedule
-from feedline.train.session import Evaluation, Saving, TrainingSession
-from feedline.train.trainer import Summary, Trainer
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
+from feedline.train.trainer import Trainer
 
 __all__ = [
     "SGD",

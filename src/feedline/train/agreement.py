@@ -10,20 +10,11 @@ by itself another one before it and one in it.
 
 from __future__ import annotations
 
-import contextlib
-import enum
-import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-
-from feedline.data import Minibatch
+from feedline.collective.ranks import Ranks
 from feedline.errors import StateError, StoreError
 from feedline.train.checkpoint import Checkpoint, Checkpoints, load
-from feedline.train.ranks import Ranks
-
-_log = logging.getLogger("feedline")
 
 
 class Wishes(NamedTuple):
@@ -61,68 +52,6 @@ def agreed(ranks: Ranks, own: Wishes) -> Wishes:
             "0)\n  change run.scale, max_samples and learning rates on all ranks alike"
         )
     return Wishes(False, any(interrupt), any(save), own.size)
-
-
-class Turn(enum.Enum):
-    """What becomes of the minibatches that the ranks have read, one each."""
-
-    LEARN = enum.auto()
-    PASS = enum.auto()
-    END = enum.auto()
-
-
-def turn(ranks: Ranks, minibatch: Minibatch, joins: bool) -> Turn:
-    """What all ranks do next; those of a model that exchanges gradients by itself have to learn equally often.
-
-    Args:
-        ranks: all of them.
-        minibatch: what this rank has read.
-        joins: whether a rank with nothing to learn from can take part all the same. Otherwise the run ends with the
-            data of the first that has none, and where a rank's part is empty nobody learns.
-    """
-    if ranks.alone:
-        return Turn.LEARN if minibatch else Turn.END
-    rows = ranks.gather([float(not minibatch), float(minibatch.num_sequences), float(minibatch.num_samples)])
-    ended = [r for r, row in enumerate(rows) if row[0]]
-    empty = [r for r, row in enumerate(rows) if not row[1]]
-    if len(ended) == len(rows):
-        return Turn.END
-    if len(empty) == len(rows):
-        return Turn.PASS
-    if joins or not empty:
-        return Turn.LEARN
-    if ranks.rank == 0:
-        _log.warning(
-            "nobody learns from %d samples: ranks %s have %s at %s, and what exchanges gradients is not known; wrap "
-            "the model in DistributedDataParallel, or let learners learn together: data_parallel(learner)",
-            sum(row[2] for row in rows),
-            ended or empty,
-            "no more data" if ended else "no part in the minibatch",
-            minibatch.position,
-        )
-    return Turn.END if ended else Turn.PASS
-
-
-@contextlib.contextmanager
-def by_itself(model: torch.nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Within the block a `DistributedDataParallel` model runs without the other ranks, from rank 0's buffers.
-
-    Ranks may then evaluate different numbers of minibatches.
-    """
-    if not ranks.beside:
-        yield
-        return
-    wrapped = [m for m in model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
-    shared = [module for module in wrapped if module.broadcast_buffers]
-    ranks.equalise([buffer for module in shared for buffer in module.buffers() if buffer.numel()])
-    before = [module.require_forward_param_sync for module in wrapped]
-    try:
-        for module in wrapped:
-            module.require_forward_param_sync = False
-        yield
-    finally:
-        for module, synced in zip(wrapped, before, strict=True):
-            module.require_forward_param_sync = synced
 
 
 def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:

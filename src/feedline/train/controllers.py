@@ -19,7 +19,8 @@ from feedline.errors import StateError, shown
 from feedline.runs.fields import real, whole
 from feedline.train.checkpoint import Checkpoints
 from feedline.train.session import TrainingSession
-from feedline.train.trainer import Summary, check_model, load_model, uncompiled
+from feedline.train.summary import Summary
+from feedline.train.trainer import check_model, load_model, uncompiled
 
 _log = logging.getLogger("feedline")
 

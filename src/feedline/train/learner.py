@@ -27,12 +27,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.runs.fields import amount, whole
-from feedline.train.schedules import Schedule, Values
+from feedline.train.parameters import (
+    ParameterGroup,
+    Tensors,
+    add_noise,
+    clipped,
+    computing_dtype,
+    copied,
+    cut_into_pieces,
+    named,
+    shrink,
+)
+from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
+from feedline.train.strategy import Alone, Strategy
 
 try:
     import torch
@@ -40,10 +52,6 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("torch is not installed; run: pip install 'feedline[torch]'") from error
 
 FORMAT = 1
-#: Bytes of parameters updated together on the CPU: with gradients, state and temporaries within a core's cache.
-PIECE = 1 << 20
-
-Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,71 +69,6 @@ class Step:
     samples: int
     rate: float
     scale: float
-
-
-@dataclass(slots=True)
-class Batch:
-    """Parameters that are updated together: same device, same dtype, same numbers.
-
-    Attributes:
-        parameters: to be changed in place.
-        gradients: to be read only; times `Step.scale`. Of dtype ``dtype``.
-        state: for each of the rule's `Learner.tensors` a list, to be changed in place. Of dtype ``dtype``.
-        numbers: one for each of the rule's `Learner.numbers`: numbers that these parameters' states have in common.
-        dtype: in which the rule computes: float64 for float64 parameters, otherwise float32.
-    """
-
-    parameters: Tensors
-    gradients: Tensors
-    state: list[Tensors]
-    numbers: tuple[float, ...]
-    dtype: torch.dtype
-
-
-class Workers(Protocol):
-    """How the ranks of a job learn together; see `feedline.train.distributed.strategy`."""
-
-    @property
-    def ranks(self) -> Any:
-        """The `feedline.collective.collective.Collective` of these ranks."""
-
-    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """What is learned, by which learners; told once, by the trainer.
-
-        Raises:
-            ValueError: learners that do not learn together in one way.
-        """
-
-    def apart(self, samples: int) -> bool:
-        """Whether ranks learn from parts of a minibatch after so many label samples, or each from all of it."""
-
-    def scale(self, samples: int) -> int:
-        """Factor on the size of a minibatch after so many label samples."""
-
-    def learn(self, own: Sequence[float], update: Callable[[int, list[list[float]]], None]) -> list[list[float]]:
-        """One step of all ranks.
-
-        Args:
-            own: label samples of this rank's minibatch, and further numbers for the other ranks; the gradients of
-                the loss summed over these samples are in the parameters' ``.grad``.
-            update: called with the label samples that the ``.grad`` then are a sum over, and with what is returned.
-
-        Returns:
-            ``own`` of every rank, by rank. Where all ranks have the same minibatch, only rank 0's samples count: the
-            first three numbers of the others are 0.
-        """
-
-    def settle(self, saving: bool = False) -> None:
-        """Make the models of all ranks equal; before ``saving``, forget what a checkpoint does not keep."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What has to be kept beside model and learners: JSON types, and tensors under ``"tensors"``."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-
-    def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """What loads a state; raises a StateError where it does not fit, and has changed nothing yet."""
 
 
 class Learner(ABC):
@@ -155,7 +98,7 @@ class Learner(ABC):
         samples: counted so far.
         minibatches: updates so far.
         sweeps: sweeps so far whose end it was told of.
-        workers: who else learns with it; None: nobody. Set by `data_parallel`, `quantized`, `block_momentum`.
+        strategy: who else learns with it; set by `data_parallel`, `quantized`, `block_momentum`, `through_store`.
 
     Raises:
         TypeError: a parameter that is no floating-point tensor.
@@ -188,7 +131,7 @@ class Learner(ABC):
     ) -> None:
         self._parameters = named(parameters)
         self._list: Tensors = list(self._parameters.values())
-        self.lr = _rates(lr)
+        self.lr = rates_schedule(lr)
         one_of("gradients", gradients, ("mean", "sum"))
         one_of("clip_by", clip_by, ("value", "norm"))
         if clip is not None and not clip > 0:
@@ -203,7 +146,7 @@ class Learner(ABC):
         self._noise_key = f"{int(seed)}\n" + "\n".join(self._parameters)
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
         self.scale = 1.0
-        self.workers: Workers | None = None
+        self.strategy: Strategy = Alone()
         self._lr_start = (0, 0)  # samples and sweeps at which the schedule was set
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]
@@ -211,7 +154,7 @@ class Learner(ABC):
         self._pieces: list[list[int]] = []
 
     @abstractmethod
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         """The rule: changes ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
 
     # ---- what it is -----------------------------------------------------------------------------------------
@@ -240,7 +183,7 @@ class Learner(ABC):
             TypeError: what a schedule cannot be made of.
             ValueError: a negative rate.
         """
-        self.lr, self._lr_start, self._lr_was_reset = _rates(lr), (self.samples, self.sweeps), True
+        self.lr, self._lr_start, self._lr_was_reset = rates_schedule(lr), (self.samples, self.sweeps), True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self._list)} parameters, {self.samples} samples, lr {self.lr!r}>"
@@ -293,9 +236,9 @@ class Learner(ABC):
                 for i in chosen:
                     self._numbers[i] = numbers
                 if std > 0:
-                    _add_noise(batch.parameters, std, generators)
+                    add_noise(batch.parameters, std, generators)
                 if self._l1 > 0:
-                    _shrink(batch.parameters, rate * self._l1)
+                    shrink(batch.parameters, rate * self._l1)
         self.samples += samples
         self.minibatches += 1
         self.sweeps += bool(sweep_end)
@@ -364,7 +307,7 @@ class Learner(ABC):
             yield from [chosen] if chosen else []
             return
         if not self._pieces:
-            self._pieces = _cut(self._list, self._passes_often())
+            self._pieces = cut_into_pieces(self._list, self._passes_often())
         for piece in self._pieces:
             alike: dict[tuple[tuple[float, ...], Any], list[int]] = {}
             for i in piece:
@@ -378,20 +321,20 @@ class Learner(ABC):
         plain = self._clip == math.inf and self._l1 == self._l2 == 0 and not any(self._noise.numbers)
         return bool(self.tensors) or not plain
 
-    def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> Batch:
+    def _batch(self, chosen: list[int], given: Sequence[Any], counted: int) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
         dtype = computing_dtype(parameters[0])
         if not self.whole and any(gradient.dtype is not dtype for gradient in gradients):
             gradients = [gradient.to(dtype) for gradient in gradients]
         if self._clip < math.inf:
-            gradients = _clipped(gradients, self._clip * counted, self._by_norm)
+            gradients = clipped(gradients, self._clip * counted, self._by_norm)
         if self._l2 > 0:
             gradients = torch._foreach_add(gradients, parameters, alpha=self._l2 * counted)
         for i in chosen:
             if self.tensors and not self._state[i]:
                 self._state[i] = {name: torch.zeros_like(self._list[i], dtype=dtype) for name in self.tensors}
         state = [[self._state[i][name] for i in chosen] for name in self.tensors]
-        return Batch(parameters, gradients, state, self._numbers[chosen[0]], dtype)
+        return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype)
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
         """A generator for each device, a function of seed and minibatch: so no generator is part of the state."""
@@ -485,7 +428,7 @@ class Learner(ABC):
             if samples > now or sweeps > sweeps_now:
                 raise ValueError(f"it starts at {saved['start']}, behind {now} samples and {sweeps_now} sweeps")
             data = {key: value for key, value in saved.items() if key != "start"}
-            return _rates(Schedule.from_json(data)), (samples, sweeps)
+            return rates_schedule(Schedule.from_json(data)), (samples, sweeps)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
                 f"expected a schedule and where it starts under 'lr', got {shown(saved, 200)}: {error}"
@@ -537,138 +480,6 @@ class Learner(ABC):
             self._numbers = [tuple(numbers[kind][i] for kind in self.numbers) for i in range(len(self._list))]
 
         return restore
-
-
-def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A saved tensor on the device and in the memory format of ``like``.
-
-    Raises:
-        StateError: it has another shape than ``like``, or another dtype than ``dtype``.
-    """
-    if saved.shape != like.shape or saved.dtype != dtype:
-        raise StateError(
-            f"expected another tensor {name!r} in the state",
-            saved={"shape": tuple(saved.shape), "dtype": str(saved.dtype)},
-            current={"shape": tuple(like.shape), "dtype": str(dtype)},
-        )
-    with torch.no_grad():
-        return torch.empty_like(like, dtype=dtype, requires_grad=False).copy_(saved)
-
-
-def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """Parameters by name: of (name, tensor) pairs, or of tensors, which are called by their place.
-
-    Raises:
-        TypeError: something that is no floating-point tensor.
-        ValueError: none, the same twice, or two of one name.
-    """
-    if isinstance(parameters, torch.Tensor):
-        raise TypeError("expected an iterable of parameters, got one tensor; put it in a list")
-    found: dict[str, torch.Tensor] = {}
-    for place, item in enumerate(parameters):
-        name, tensor = item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
-        name = str(name).removeprefix("_orig_mod.")  # of a compiled model: it is the same parameter as before
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise TypeError(f"expected parameter {name!r} to be a floating-point tensor, got {kind}")
-        if name in found:
-            raise ValueError(f"expected parameters of different names, got {name!r} twice")
-        found[name] = tensor
-    if not found:
-        raise ValueError("expected at least one parameter, got none")
-    if len({id(tensor) for tensor in found.values()}) < len(found):
-        raise ValueError("expected each parameter once, got one of them twice; shared parameters are listed once")
-    return found
-
-
-def computing_dtype(parameter: torch.Tensor) -> torch.dtype:
-    """In which a rule computes, and keeps the state."""
-    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
-
-
-def one_of(what: str, value: object, allowed: Sequence[str]) -> None:
-    """Check a word.
-
-    Raises:
-        ValueError: it is none of ``allowed``.
-    """
-    if value not in allowed:
-        raise ValueError(f"expected {what} to be one of {', '.join(map(repr, allowed))}, got {value!r}")
-
-
-def at_least_zero(what: str, value: float) -> None:
-    """Check a number.
-
-    Raises:
-        ValueError: it is negative, infinite or not a number.
-    """
-    if not 0 <= value < math.inf:
-        raise ValueError(f"expected {what} to be at least 0, got {value}")
-
-
-def momentum_schedule(what: str, values: Schedule | Values, below_one: bool = False) -> Schedule:
-    """A schedule of momentum.
-
-    Raises:
-        ValueError: a number outside 0 to 1, or 1 where it has to be below.
-    """
-    schedule = Schedule.of(values)
-    if not all(0 <= number <= 1 for number in schedule.numbers):
-        raise ValueError(f"expected {what} to be between 0 and 1, got {schedule}")
-    if below_one and max(schedule.numbers) == 1:
-        raise ValueError(f"expected {what} to be below 1, got {schedule}")
-    return schedule
-
-
-def _rates(lr: Schedule | Values) -> Schedule:
-    schedule = Schedule.of(lr)
-    at_least_zero("lr", min(schedule.numbers))
-    return schedule
-
-
-def _cut(parameters: Tensors, finely: bool) -> list[list[int]]:
-    """Places by device and dtype; on the CPU, if ``finely``, further cut to pieces of `PIECE` bytes."""
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, parameter in enumerate(parameters):
-        groups.setdefault((parameter.device, parameter.dtype), []).append(i)
-    pieces: list[list[int]] = []
-    for (device, _), places in groups.items():
-        limit = PIECE if finely and device.type == "cpu" else math.inf
-        piece: list[int] = []
-        held = 0
-        for i in places:
-            if piece and held + parameters[i].nbytes > limit:
-                pieces.append(piece)
-                piece, held = [], 0
-            piece.append(i)
-            held += parameters[i].nbytes
-        pieces.append(piece)
-    return pieces
-
-
-def _clipped(gradients: Tensors, limit: float, by_norm: bool) -> Tensors:
-    if by_norm:
-        factors = torch._foreach_norm(gradients)
-        torch._foreach_reciprocal_(factors)
-        torch._foreach_mul_(factors, limit)
-        torch._foreach_clamp_max_(factors, 1.0)
-        clipped: Tensors = torch._foreach_mul(gradients, factors)
-    else:
-        clipped = torch._foreach_clamp_min(gradients, -limit)
-        torch._foreach_clamp_max_(clipped, limit)
-    return clipped
-
-
-def _add_noise(parameters: Tensors, std: float, generators: Mapping[torch.device, torch.Generator]) -> None:
-    noise = [torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in parameters]
-    torch._foreach_add_(parameters, noise)
-
-
-def _shrink(parameters: Tensors, by: float) -> None:
-    """Towards 0 by at most ``by``: ``sign(w) * max(|w| - by, 0)``."""
-    cut = torch._foreach_clamp_min(parameters, -by)
-    torch._foreach_clamp_max_(cut, by)
-    torch._foreach_sub_(parameters, cut)
 
 
 def _shown(names: Iterable[str]) -> str:

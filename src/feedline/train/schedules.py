@@ -219,3 +219,44 @@ def _steps(values: Any) -> tuple[tuple[int, float], ...]:
             )
         steps.append((1 if last else count, _number(pair[1])))
     return tuple(steps)
+
+
+def one_of(what: str, value: object, allowed: Sequence[str]) -> None:
+    """Check an option.
+
+    Raises:
+        ValueError: it is none of ``allowed``.
+    """
+    if value not in allowed:
+        raise ValueError(f"expected {what} to be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def at_least_zero(what: str, value: float) -> None:
+    """Check a number.
+
+    Raises:
+        ValueError: it is negative, infinite or not a number.
+    """
+    if not 0 <= value < math.inf:
+        raise ValueError(f"expected {what} to be at least 0, got {value}")
+
+
+def momentum_schedule(what: str, values: Schedule | Values, below_one: bool = False) -> Schedule:
+    """Return a schedule of momentum.
+
+    Raises:
+        ValueError: a number outside 0 to 1, or 1 where it has to be below.
+    """
+    schedule = Schedule.of(values)
+    if not all(0 <= number <= 1 for number in schedule.numbers):
+        raise ValueError(f"expected {what} to be between 0 and 1, got {schedule}")
+    if below_one and max(schedule.numbers) == 1:
+        raise ValueError(f"expected {what} to be below 1, got {schedule}")
+    return schedule
+
+
+def rates_schedule(lr: Schedule | Values) -> Schedule:
+    """Return a schedule of learning rates; raises ValueError for a negative one."""
+    schedule = Schedule.of(lr)
+    at_least_zero("lr", min(schedule.numbers))
+    return schedule

@@ -1,105 +1,25 @@
-"""What a session's checkpoint says beside tensors: running sums, counts, and what differs by rank.
+"""What a session's checkpoint holds besides tensors: running sums, counts, and what differs by rank.
 
-Every field is checked before it is believed, and nothing has moved when one of them is none of what it should be.
+Every field is checked before it is used, and nothing has changed when one is wrong.
 
-A session of several ranks keeps of each what is its own: random generators, its source's place where places differ (as
-with ``filling="cntk"``), and its part of the sums. With another number of ranks sums are put together again, and so are
-generators, see `feedline.train.ranks`; sources' places then have to be equal.
+Of each rank a checkpoint keeps the random generators, the source's position where positions differ (as with
+``filling="cntk"``), and the part of the sums. With another number of ranks sums are added up, generators are seeded
+anew (`feedline.train.random_states`), and sources' positions have to be equal.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from feedline.collective.ranks import Ranks
 from feedline.errors import StateError
-from feedline.runs.feeding import Fed, Feeding
-from feedline.runs.fields import amount, maybe, real, several, table, whole
-from feedline.train.ranks import Ranks, random_state
-from feedline.train.trainer import NOTHING, Summary
-
-if TYPE_CHECKING:
-    from feedline.train.session import TrainingSession
-
-
-@dataclass(slots=True)
-class Sums:
-    """Running sums of a progress span; its time goes on where a checkpoint left it."""
-
-    summary: Summary = NOTHING
-    minibatches: int = 0
-    waited: float = 0.0
-    evaluated: float = 0.0
-    saved: float = 0.0
-    feeding: Feeding = field(default_factory=Feeding)
-    before: float = 0.0
-    began: float = 0.0
-
-    def go_on(self) -> None:
-        """From now on time counts."""
-        self.began = time.perf_counter()
-
-    def add(self, summary: Summary) -> None:
-        """A minibatch more."""
-        self.summary = plus(self.summary, summary)
-        self.minibatches += 1
-
-    def seconds(self) -> float:
-        """Wall time in it."""
-        return self.before + time.perf_counter() - self.began
-
-    def to_json(self) -> list[Any]:
-        """In JSON types."""
-        spent = [self.waited, self.evaluated, self.saved, self.seconds()]
-        return [summary_to_json(self.summary), self.minibatches, self.feeding.fed().to_json(), *spent]
-
-    @classmethod
-    def from_json(cls, data: Any, name: str) -> Sums:
-        """Of `to_json`; ValueError otherwise."""
-        summary, minibatches, fed, *spent = _listed(data, 7, name)
-        waited, evaluated, saving, seconds = (amount(value, f"{name}, seconds") for value in spent)
-        try:
-            feeding = Feeding(Fed.from_json(fed))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{name}: expected what a feed delivered, got {fed!r:.80}") from error
-        count = whole(minibatches, f"{name}, minibatches")
-        return cls(summary_from_json(summary, name), count, waited, evaluated, saving, feeding, seconds)
-
-
-def plus(total: Summary, summary: Summary) -> Summary:
-    """Sums of both; what has no samples adds nothing."""
-    if summary.samples == 0:
-        return total
-    return summary if total.samples == 0 else total + summary
-
-
-def summed(ranks: Ranks, total: Summary, whole: bool = False) -> Summary:
-    """The sums of all ranks' parts; where every rank saw all of every minibatch, its own. All ranks have to ask."""
-    numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
-    everywhere = ranks.gather([float(whole), float(total.samples), *numbers])
-    if all(row[0] for row in everywhere):
-        return total
-    _, samples, loss, metric, measured = (sum(column) for column in zip(*everywhere, strict=True))
-    return Summary(loss, metric if measured else None, round(samples)) if samples else NOTHING
-
-
-def summary_to_json(summary: Summary) -> list[Any]:
-    """In JSON types."""
-    # Sums are kept in the precision they have: a resumed run adds on to the same numbers.
-    metric = None if summary.metric_sum is None else float(summary.metric_sum)
-    return [float(summary.loss_sum), metric, summary.samples, summary.updated]
-
-
-def summary_from_json(data: Any, name: str) -> Summary:
-    """Of `summary_to_json`; ValueError otherwise."""
-    loss, metric, samples, updated = _listed(data, 4, name)
-    if type(updated) is not bool:
-        raise ValueError(f"{name}: expected true or false, got {updated!r:.40}")
-    found = _number(loss, name), maybe(_number, metric, name), whole(samples, f"{name}, samples")
-    return Summary(*found, updated) if samples else NOTHING
+from feedline.runs.fields import maybe, real, several, table, whole
+from feedline.train.evaluation import SessionSource
+from feedline.train.progress import Sums
+from feedline.train.random_states import random_state
+from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
 
 class Standing(NamedTuple):
@@ -118,14 +38,14 @@ class Standing(NamedTuple):
     epoch_sum: Summary
 
 
-class Place(NamedTuple):
-    """A checkpoint's state, as far as a session itself makes use of it.
+class SavedSession(NamedTuple):
+    """A checkpoint's state, as far as the session itself uses it.
 
     Attributes:
         standing: of this rank.
         trainer, source: their states.
         validation: the source's state, or None.
-        controllers: kind and state of each.
+        controllers: class name and state of each.
         random: states of generators, by rank.
     """
 
@@ -137,11 +57,26 @@ class Place(NamedTuple):
     random: Any
 
 
-def to_json(run: TrainingSession, ranks: Ranks, standing: Standing) -> dict[str, Any]:
-    """All of a session's state but the trainer's; all ranks have to ask."""
+def to_json(
+    standing: Standing,
+    source: SessionSource,
+    validation: SessionSource | None,
+    controllers: Sequence[Any],
+    ranks: Ranks,
+    splits_sums: bool,
+) -> dict[str, Any]:
+    """Return all of a session's state but the trainer's. A collective call.
+
+    Args:
+        standing: of this rank.
+        source: training data.
+        validation: validation data, if there is any.
+        controllers: in their order.
+        ranks: that run the session.
+        splits_sums: whether each rank's sums are over its part alone.
+    """
     since, epoch = standing.since.to_json(), summary_to_json(standing.epoch_sum)
-    parts = ranks.tell({"random": random_state(), "source": run.source.state_dict(), "since": since, "epoch": epoch})
-    validation = run.validation.source if run.validation is not None else None
+    parts = ranks.tell({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
     validated = standing.validated
     state = {
         "samples": standing.samples,
@@ -158,19 +93,19 @@ def to_json(run: TrainingSession, ranks: Ranks, standing: Standing) -> dict[str,
             None if validated is None else summary_to_json(validated),
         ],
         "epoch": parts[0]["epoch"],
-        "controllers": [[type(controller).__name__, controller.state_dict()] for controller in run.controllers],
+        "controllers": [[type(controller).__name__, controller.state_dict()] for controller in controllers],
         "random": [part.pop("random") for part in parts],
     }
     if len(parts) > 1:
-        state["ranks"] = {"together": not ranks.beside, "parts": parts}
+        state["ranks"] = {"together": not splits_sums, "parts": parts}
     return state
 
 
-def from_json(state: Mapping[str, Any], ranks: Ranks) -> Place:
-    """The part of this rank in what `to_json` made.
+def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> SavedSession:
+    """Return this rank's part of what `to_json` returned.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none of that.
+        ValueError, KeyError, TypeError: the state is not a session's.
         StateError: sources stood at different places, and there are other ranks now.
     """
     parts = [{"source": state["source"], "since": state["progress"][1], "epoch": state["epoch"]}]
@@ -187,13 +122,13 @@ def from_json(state: Mapping[str, Any], ranks: Ranks) -> Place:
             current={"ranks": ranks.count},
         )
     since, epoch = sums[own], epochs[own]
-    if not ranks.beside or together or len(parts) != ranks.count:
-        # Now every rank has the sums of all; or each has a part, and one of them has everything so far.
-        has = not ranks.beside or ranks.rank == 0
+    if not splits_sums or together or len(parts) != ranks.count:
+        # From here every rank has the sums of all; or each has a part, and rank 0 has everything so far.
+        has = not splits_sums or ranks.rank == 0
         since.summary = _all_of([part.summary for part in sums], together) if has else NOTHING
         epoch = _all_of(epochs, together) if has else NOTHING
-    done, _ = _listed(state["progress"], 2, "progress")
-    validations, at, validated = _listed(state["validated"], 3, "validated")
+    done, _ = listed(state["progress"], 2, "progress")
+    validations, at, validated = listed(state["validated"], 3, "validated")
     scale, stopped = real(state["scale"], "scale"), state["stopped"]
     if not scale > 0 or type(stopped) is not bool or (at != -1 and type(at) is not int):
         raise ValueError(f"expected a scale above 0, and whether it was stopped, got {scale!r} and {stopped!r:.40}")
@@ -210,13 +145,13 @@ def from_json(state: Mapping[str, Any], ranks: Ranks) -> Place:
         None if validated is None else summary_from_json(validated, "validated"),
         epoch,
     )
-    controllers = _listed(state["controllers"], None, "controllers")
-    return Place(
+    controllers = listed(state["controllers"], None, "controllers")
+    return SavedSession(
         standing,
         _object(state["trainer"], "trainer"),
         _object(parts[own]["source"], "source"),
         maybe(_object, state["validation"], "validation"),
-        [tuple(_listed(pair, 2, "controllers")) for pair in controllers],
+        [tuple(listed(pair, 2, "controllers")) for pair in controllers],
         state["random"],
     )
 
@@ -250,16 +185,5 @@ def _all_of(parts: Sequence[Summary], together: bool) -> Summary:
     return total
 
 
-def _number(value: Any, name: str) -> float:
-    """A sum, which may have become infinite or no number."""
-    return value if type(value) is float else real(value, name)
-
-
 def _object(value: Any, name: str) -> dict[str, Any]:
     return table(lambda part, _: part, value, name)
-
-
-def _listed(value: Any, length: int | None, name: str) -> list[Any]:
-    if not isinstance(value, list) or length not in (None, len(value)):
-        raise ValueError(f"{name}: expected a list{'' if length is None else f' of {length}'}, got {value!r:.80}")
-    return value

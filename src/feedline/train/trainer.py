@@ -14,66 +14,24 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.learner import Learner, Workers
-from feedline.train.ranks import Ranks
+from feedline.train.distributed.through_model import ThroughModel
+from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Strategy, Total
+from feedline.train.summary import NOTHING, Summary, plus
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Sums over the label samples of one or several minibatches.
-
-    Attributes:
-        samples: label samples.
-        updated: whether parameters were updated; False for an empty minibatch, the end of a source, a rate of 0, and
-            for every evaluation.
-    """
-
-    loss_sum: torch.Tensor | float
-    metric_sum: torch.Tensor | float | None
-    samples: int
-    updated: bool = False
-
-    @property
-    def loss(self) -> float:
-        """Average loss a label sample; NaN without samples. Waits for the device."""
-        return float(self.loss_sum) / self.samples if self.samples else float("nan")
-
-    @property
-    def metric(self) -> float | None:
-        """Average metric a label sample; None without a metric. Waits for the device."""
-        if self.metric_sum is None:
-            return None
-        return float(self.metric_sum) / self.samples if self.samples else float("nan")
-
-    def __bool__(self) -> bool:
-        return self.updated
-
-    def __add__(self, other: Summary) -> Summary:
-        metrics = [m for m in (self.metric_sum, other.metric_sum) if m is not None]
-        return Summary(
-            self.loss_sum + other.loss_sum,
-            sum(metrics[1:], metrics[0]) if metrics else None,
-            self.samples + other.samples,
-            self.updated or other.updated,
-        )
-
-    def __repr__(self) -> str:
-        metric = "" if self.metric_sum is None else f", metric {self.metric:.6g}"
-        return f"Summary(loss {self.loss:.6g}{metric} over {self.samples} label samples)"
-
-
-NOTHING = Summary(0.0, None, 0)
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -92,10 +50,9 @@ class Trainer:
         autocast: a context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
 
     Attributes:
-        votes: see `train_minibatch`.
-        counted: label samples that the clocks went on by with the last minibatch, over all ranks.
-        beside: ranks that learn from the same minibatches through the model alone, as `DistributedDataParallel` lets
-            them; None: none. A session sets it while it runs. Clocks and rates then go by the samples of all ranks.
+        strategy: how the learners learn together with those of other ranks; see `feedline.train.strategy`.
+        counted: label samples that the clocks advanced by with the last minibatch, over all ranks.
+        ended: whether the sources of all ranks have ended; see `train_minibatch`.
 
     Raises:
         TypeError: something else than learners.
@@ -121,22 +78,14 @@ class Trainer:
             raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch!r}")
         self.microbatch = microbatch
         self.autocast = autocast if autocast is not None else contextlib.nullcontext()
-        self.votes: Sequence[float] = ()
-        self.counted = 0
-        self.beside: Ranks | None = None
+        self.counted, self.ended = 0, False
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
-        self._workers = self.learners[0].workers
-        if any((learner.workers is None) != (self._workers is None) for learner in self.learners):
+        self.strategy: Strategy = self.learners[0].strategy
+        if len({learner.strategy.solo for learner in self.learners}) > 1:
             raise ValueError("expected all learners to learn together with other ranks or none, got some of both")
-        if self._workers is not None:
-            self._workers.join(model, self.learners)
+        self.strategy.join(model, self.learners)
         self._own_sweeps = self.learners[0].sweeps  # whose end this rank has seen
-
-    @property
-    def workers(self) -> Workers | None:
-        """Who else learns from the same minibatches; None: nobody."""
-        return self._workers
 
     @property
     def samples(self) -> int:
@@ -148,132 +97,94 @@ class Trainer:
         """Sweeps whose end the first learner has counted; over all ranks that learn together."""
         return self.learners[0].sweeps
 
-    def train_minibatch(self, minibatch: Minibatch, votes: Sequence[float] = ()) -> Summary:
-        """One update.
+    @contextlib.contextmanager
+    def within(self, ranks: Ranks) -> Iterator[None]:
+        """Open a block in which ``ranks`` run the same session: learners that learn alone go by the samples of all."""
+        before = self.strategy
+        if before.solo and not ranks.alone:
+            self.strategy = ThroughModel(self.model, ranks)
+        try:
+            yield
+        finally:
+            self.strategy = before
+
+    def train_minibatch(self, minibatch: Minibatch, ended: bool = False) -> Summary:
+        """Make one update.
 
         Args:
             minibatch: an empty one, or the end of a source, changes nothing. Where ranks learn together, this rank's
                 part of a global minibatch; a rank whose part is empty, or whose source has ended, learns from the
                 others', and all have to be called equally often.
-            votes: numbers to be summed over the ranks on the way: `votes` has the sums afterwards.
+            ended: whether this rank's source has ended; the attribute `ended` then says whether every rank's has.
 
         Returns:
-            Sums of this minibatch, over all ranks that learn together; false if nothing was updated.
+            Sums over this minibatch, of all ranks that learn together; false if nothing was updated.
 
         Raises:
-            ValueError: loss or metric are no tensors of one number a label sample.
+            ValueError: loss or metric is not a tensor of one number a label sample.
             StoreError: another rank is missing; names it.
         """
-        alone, self.votes, self.counted = self._workers is None, tuple(votes), 0
-        if alone and self.beside is None and (not minibatch or minibatch.num_sequences == 0):
-            return self._nothing(minibatch)
+        solo, self.counted, self.ended = self.strategy.solo, 0, ended
+        if solo and (not minibatch or minibatch.num_sequences == 0):
+            if minibatch and minibatch.sweep_end:  # rates may change with it
+                self._skip(0)
+            return NOTHING
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
             parameter.grad = None
         # In one piece the gradients are made as means, which no learner has to scale; in several, or on several ranks,
         # the count is known only at the end.
-        averaged = alone and self.beside is None and self.microbatch is None
-        total = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
-        if self._workers is not None:
-            return self._learn_together(self._workers, minibatch, total)
-        if self.beside is not None:
-            return self._learn_beside(self.beside, minibatch, total)
-        if total.samples == 0:
-            return self._nothing(minibatch)
-        updated = self._update_all(total.samples, minibatch.sweep_end, averaged)
-        return Summary(total.loss_sum, total.metric_sum, total.samples, updated)
-
-    def _update_all(self, samples: int, sweep_end: bool, averaged: bool) -> bool:
-        """Let all learners learn; False, with nothing counted, where none does."""
-        self.counted = samples
-        updated = [learner.update(samples, sweep_end=sweep_end, averaged=averaged) for learner in self.learners]
-        if any(updated):
-            for learner, did in zip(self.learners, updated, strict=True):
-                if not did:  # its rate is 0 here, and may be another one later
-                    learner.skip(samples, sweep_end=sweep_end)
-        return any(updated)
+        averaged = solo and self.microbatch is None
+        own = self._backward_whole(minibatch) if averaged else self._backward_pieces(minibatch)
+        return self._step(minibatch, own, averaged)
 
     def pass_by(self, minibatch: Minibatch) -> None:
-        """Learn nothing from a minibatch, of which some rank has no part; all `beside` have to pass it by."""
-        assert self.beside is not None
+        """Learn nothing from a minibatch, as all ranks decided; clocks go on."""
         self.counted = 0
-        self._learn_beside(self.beside, minibatch, NOTHING)
+        self._step(minibatch, NOTHING)
 
-    @property
-    def joins(self) -> bool:
-        """Whether a rank that has nothing to learn from can take part in the exchange of the model's gradients."""
-        distributed = torch.distributed.is_available()
-        return distributed and isinstance(uncompiled(self.model), torch.nn.parallel.DistributedDataParallel)
-
-    def _take_part(self) -> None:
-        """Exchange gradients, with none of one's own."""
-        model: Any = uncompiled(self.model)
-        module = model.module
-        model.module = _Nothing(module)
-        try:
-            model(None).backward()
-        finally:
-            model.module = module
-
-    def _learn_beside(self, ranks: Ranks, minibatch: Minibatch, own: Summary) -> Summary:
-        """The same update on every rank, from gradients that the model has exchanged by itself."""
-        if minibatch and minibatch.sweep_end:
-            self._own_sweeps += 1
-        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
-        whole = bool(minibatch) and minibatch.num_samples == minibatch.global_samples
-        rows = ranks.gather([own.samples, float(whole), sweeps_seen])
-        counts, wholes, sweeps = zip(*rows, strict=True)
-        # Where all ranks have the same minibatch, only rank 0's samples count.
-        shared = all(wholes)
-        counted = round(counts[0] if shared else sum(counts))
-        sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
-        updated = False
-        if counted:
-            # Each rank's gradients were a sum over its part, of which the model has taken the mean.
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, len(rows) / sum(counts))
-            updated = self._update_all(counted, sweep_end, True)
-        elif sweep_end:
-            self._skip(0)
-        return NOTHING if shared and ranks.rank else Summary(own.loss_sum, own.metric_sum, own.samples, updated)
-
-    def _update(self, samples: int, counted: int, sweep_end: bool) -> bool:
-        """Let the learners learn from gradients over ``samples`` of the ``counted`` ones; the same on every rank."""
-        active = [learner.learning_rate() != 0 for learner in self.learners]
-        if not any(active):
-            return False
-        for learner, on in zip(self.learners, active, strict=True):
-            if not on or not samples:  # another time it may have a rate, or this rank samples
-                learner.skip(counted, sweep_end=sweep_end)
-                continue
-            learner.update(samples, sweep_end=sweep_end)
-            if counted > samples:
-                learner.skip(counted - samples)
-        return True
-
-    def _learn_together(self, workers: Workers, minibatch: Minibatch, own: Summary) -> Summary:
-        if minibatch and minibatch.sweep_end:
-            self._own_sweeps += 1
-        sweeps_seen = float(self._own_sweeps) if minibatch else math.inf  # who has nothing holds nobody up
-        result = NOTHING
-
-        def update(samples: int, rows: list[list[float]]) -> None:
-            nonlocal result
-            counts, losses, metrics, sweeps, *votes = zip(*rows, strict=True)
-            counted, self.votes = round(sum(counts)), tuple(sum(vote) for vote in votes)
-            self.counted = counted
+    def _step(self, minibatch: Minibatch, own: Summary, averaged: bool = False) -> Summary:
+        """Make the same update on every rank, given the sums of this rank's part."""
+        strategy, updated = self.strategy, False
+        with strategy.step():
+            # Within the step, as Ctrl-C may come before it, and the caller then calls again.
+            if strategy.solo:
+                self._own_sweeps = self.learners[0].sweeps
+            if minibatch and minibatch.sweep_end:
+                self._own_sweeps += 1
+            contribution = Contribution(
+                samples=own.samples,
+                loss_sum=own.loss_sum,
+                metric_sum=0.0 if own.metric_sum is None and self.metric is not None else own.metric_sum,
+                sweeps=self._own_sweeps if minibatch else math.inf,
+                ended=self.ended,
+                shared=strategy.exchanges_in_backward and minibatch.num_samples == minibatch.global_samples,
+            )
+            total = strategy.reduce(contribution)
+            self.counted, self.ended = total.counted, total.ended
             # Where ranks fill minibatches by themselves, a sweep is over when its end has come everywhere.
-            sweep_end = self.learners[0].sweeps < min(sweeps) < math.inf
-            if counted:
-                updated = self._update(samples, counted, sweep_end)
-                result = Summary(sum(losses), None if self.metric is None else sum(metrics), counted, updated)
+            sweep_end = self.learners[0].sweeps < total.sweeps < math.inf
+            if total.counted:
+                updated = self._update(total, sweep_end, averaged or total.averaged)
             elif sweep_end:
                 self._skip(0)
+        return replace(total.summary, updated=True) if updated else total.summary
 
-        metric = 0.0 if own.metric_sum is None else float(own.metric_sum)
-        workers.learn([own.samples, float(own.loss_sum), metric, sweeps_seen, *self.votes], update)
-        return result
+    def _update(self, total: Total, sweep_end: bool, averaged: bool) -> bool:
+        """Let all learners learn; False, with nothing counted, if none does."""
+        learned, counted = total.learned, total.counted
+        updated = [
+            learner.update(learned, sweep_end=sweep_end, averaged=averaged) if learned else learner.learning_rate() != 0
+            for learner in self.learners
+        ]
+        if any(updated):
+            for learner, did in zip(self.learners, updated, strict=True):
+                if not did or not learned:  # another time it may have a rate, or this rank samples
+                    learner.skip(counted, sweep_end=sweep_end)
+                elif counted > learned:
+                    learner.skip(counted - learned)
+        return any(updated)
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
         """Loss and metric without an update, in evaluation mode; of this rank's part alone."""
@@ -298,9 +209,7 @@ class Trainer:
         """Loss and metric over all of ``minibatches``."""
         total = NOTHING
         for minibatch in minibatches:
-            summary = self.test_minibatch(minibatch)
-            if summary.samples:
-                total = summary if total is NOTHING else total + summary
+            total = plus(total, self.test_minibatch(minibatch))
         return total
 
     def _backward_whole(self, minibatch: Minibatch) -> Summary:
@@ -310,34 +219,22 @@ class Trainer:
         return summary
 
     def _backward_pieces(self, minibatch: Minibatch) -> Summary:
-        total, pieces = NOTHING, list(self._pieces(minibatch))
+        total, pieces, strategy = NOTHING, list(self._pieces(minibatch)), self.strategy
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            with self._exchange(now=left == 0):
+            with contextlib.nullcontext() if left == 0 else strategy.accumulating():
                 summary, summed = self._criteria(piece)
-                # A rank without a label sample takes part in the exchange that its model makes of gradients.
-                if summary.samples or (self.beside is not None and left == 0 and summed.requires_grad):
+                # Without a label sample a rank still takes part in the exchange that its model makes of gradients.
+                if summary.samples or (strategy.exchanges_in_backward and left == 0 and summed.requires_grad):
                     summed.backward()
-                if summary.samples:
-                    total = summary if total is NOTHING else total + summary
-        if not pieces and self.beside is not None and self.joins:
-            self._take_part()
+                total = plus(total, summary)
+        if not pieces:
+            strategy.backward_of_nothing()
         return total
-
-    def _exchange(self, now: bool) -> Any:
-        """A model that exchanges gradients by itself does it with the last piece: ranks may have different numbers."""
-        put_off = None if now or self.beside is None else getattr(self.model, "no_sync", None)
-        return contextlib.nullcontext() if put_off is None else put_off()
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
         if not minibatch or minibatch.num_sequences == 0:
             return ()
         return (minibatch,) if self.microbatch is None else minibatch.parts(self.microbatch)
-
-    def _nothing(self, minibatch: Minibatch) -> Summary:
-        """Nothing to learn from; but a sweep may be over all the same, and rates may change with it."""
-        if minibatch and minibatch.sweep_end:
-            self._skip(0)
-        return NOTHING
 
     def _skip(self, samples: int) -> None:
         for learner in self.learners:
@@ -374,7 +271,7 @@ class Trainer:
             state = learner.state_dict()
             tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
             rest.append(state)
-        together = {} if self._workers is None else self._workers.state_dict()
+        together = self.strategy.state_dict()
         tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
         return tensors, {"learners": rest, "training": self.model.training, "workers": together}
 
@@ -408,30 +305,14 @@ class Trainer:
             learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
             for i, (learner, own) in enumerate(zip(self.learners, learners, strict=True))
         ]
-        if self._workers is not None:
-            loads.append(self._workers.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
-        elif workers:
-            raise StateError(
-                "expected the state of a trainer that learns alone", saved={"workers": workers.get("way")}, current={}
-            )
+        together = {**workers, "tensors": _under("workers/", tensors)} if workers else {}
+        loads.append(self.strategy.checked(together))
         load_model(self.model, own_model)
         for load in loads:
             load()
         self._own_sweeps = self.learners[0].sweeps
         if self.model.training != training:
             self.model.train(training)
-
-
-class _Nothing(torch.nn.Module):
-    """In the place of a model, with its parameters and buffers: zero, of which every parameter's gradient is zero."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, _: None) -> Any:
-        # Of no elements: zero times a parameter that has become infinite would not be zero.
-        return sum(parameter.reshape(-1)[:0].sum() for parameter in self.parameters() if parameter.requires_grad)
 
 
 def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -20,7 +20,7 @@ from feedline.kvstore.parameter_server import connection as link
 from feedline.kvstore.parameter_server import coordinator, membership
 from feedline.kvstore.parameter_server import placement as parts
 from feedline.kvstore.parameter_server import server as server_module
-from feedline.kvstore.parameter_server.connection import Link
+from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
@@ -500,7 +500,7 @@ def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
     """The push is sent again, and so is the question."""
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
-        one = Link(actor, 0, 1, "worker", 1 << 20)
+        one = ServerConnection(actor, 0, 1, "worker", 1 << 20)
         value = as_run([torch.arange(4.0)])
         one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()), 1e9)
         for _ in range(2):

@@ -16,7 +16,7 @@ import torch
 
 import feedline as fl
 from feedline.train import Adam, MomentumSGD, Saving, Trainer, TrainingSession, data_parallel
-from feedline.train.session import Evaluation
+from feedline.train.evaluation import Evaluation
 from tests.torture import data, training
 from tests.torture.case import Case
 from tests.torture.interruption import Interrupter

@@ -30,8 +30,9 @@ from feedline.cli.demo.processes import end_with_parent
 from feedline.cli.demo.words import ALPHABET, CLASSES, STREAMS, open_source
 from feedline.kvstore import KVStore
 from feedline.train import Adam, Evaluation, Learner, Saving, Trainer, TrainingSession, through_store
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
 from feedline.train.report import JsonLines, Silent
-from feedline.train.session import Evaluated, Progress
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from feedline.cntk.learners._schedules import (
     with_reference,
 )
 from feedline.cntk.variables import Parameter
-from feedline.train.learner import named
+from feedline.train.parameters import named
 
 __all__ = [
     "IGNORE",

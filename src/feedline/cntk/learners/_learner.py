@@ -12,8 +12,9 @@ from feedline.cntk._criterion import tensors_of
 from feedline.cntk.core import NDArrayView
 from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
 from feedline.cntk.variables import Parameter
-from feedline.train.learner import Batch, Step
 from feedline.train.learner import Learner as Modern
+from feedline.train.learner import Step
+from feedline.train.parameters import ParameterGroup
 
 
 class Learner:
@@ -179,7 +180,7 @@ class _OwnRule(Modern):
             self.samples, self.minibatches, self.sweeps = counts
         return self._went_on
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         summed = batch.gradients if step.scale == 1.0 else torch._foreach_mul(batch.gradients, step.scale)
         given = [gradient.cpu().numpy() for gradient in summed] if self._owner.as_numpy else summed
         named = [self._owner._by_tensor[tensor] for tensor in batch.parameters]

@@ -16,7 +16,7 @@ from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums
 from feedline.train.report.format import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
-    Log,
+    ReportFile,
     epoch_line,
     evaluation_line,
     minibatch_line,
@@ -70,7 +70,7 @@ class ProgressPrinter(ProgressWriter):
         self.freq, self.test_freq = freqs[0], freqs[1]
         self.tag, self.num_epochs, self.metric_is_pct = tag, num_epochs, metric_is_pct
         self.gen_heartbeat = gen_heartbeat
-        self._log = Log(log_to_file, rank, num_epochs, table=freq == 0)
+        self._log = ReportFile(log_to_file, rank, num_epochs, table=freq == 0)
         self._last_beat = -math.inf
         self._by_hand = [0.0, 0.0]  # loss and metric since the last summary, of `update`
 
@@ -80,7 +80,7 @@ class ProgressPrinter(ProgressWriter):
 
     def end_progress_print(self, msg: str = "") -> None:
         """Write the last line, and in a file ``msg`` behind it."""
-        self._log.line(Log.END)
+        self._log.line(ReportFile.END)
         if msg and self._log.to_file:
             self._log.line(msg)
         self._log.close()

@@ -13,7 +13,7 @@ import torch
 
 from feedline.cntk._names import explain
 from feedline.cntk.learners import Learner
-from feedline.collective.collective import Collective
+from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
 from feedline.train import block_momentum, data_parallel, quantized
 
@@ -42,7 +42,7 @@ class WorkerDescriptor(NamedTuple):
 class Communicator:
     """Connects the workers; see `mpi_communicator`."""
 
-    _ranks: Collective | None = None
+    _ranks: Connections | None = None
 
     def workers(self) -> list[WorkerDescriptor]:
         """All of them; every worker has to ask."""
@@ -180,10 +180,10 @@ def _begin() -> None:
             torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
 
-def _ranks() -> Collective:
+def _ranks() -> Connections:
     if Communicator._ranks is None:
         _begin()
-        Communicator._ranks = Collective()
+        Communicator._ranks = Connections()
     return Communicator._ranks
 
 

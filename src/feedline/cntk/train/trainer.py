@@ -19,11 +19,12 @@ from feedline.cntk.ops._evaluation import handed
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.train._first_version import in_present_order
 from feedline.cntk.variables import Variable
+from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node
-from feedline.train.ranks import Ranks, checked_random_state, rank
-from feedline.train.trainer import NOTHING, Summary
+from feedline.train.random_states import checked_random_state, random_state
+from feedline.train.summary import NOTHING, Summary
 from feedline.train.trainer import Trainer as Modern
 
 __all__ = ["Trainer"]
@@ -81,7 +82,7 @@ class Trainer:
         )
         self._watched: CriterionNetwork | None = None
         self._watching: dict[tuple[Node, ...], CriterionNetwork] = {}
-        self._ranks = Ranks(self.modern.workers)
+        self._ranks = self.modern.strategy.session_ranks()
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
 
@@ -182,7 +183,7 @@ class Trainer:
         self._trained = _plus(self._trained, self._last)
         for writer in self._writers:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
-            if self.modern.workers is not None and self._last.samples:
+            if not self.modern.strategy.solo and self._last.samples:
                 writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
         return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
 
@@ -268,9 +269,8 @@ class Trainer:
         external = _flat(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
-        if self.modern.workers is not None:
-            self.modern.workers.settle(saving=True)
-        generators = self._ranks.random_states()
+        self.modern.strategy.settle(saving=True)
+        generators = self._ranks.tell(random_state())
         if rank() != 0:
             return
         tensors, own = self.modern.state_dict()

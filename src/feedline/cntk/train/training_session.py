@@ -144,20 +144,20 @@ class TrainingSession:
         self._run_test()
 
     def _next_size(self) -> int:
-        seen, workers = self.trainer.total_number_of_samples_seen, self.trainer.modern.workers
-        size = int(self.size[seen]) * (1 if workers is None else workers.scale(seen))
+        seen = self.trainer.total_number_of_samples_seen
+        size = int(self.size[seen]) * self.trainer.modern.strategy.scale(seen)
         return size if self.max_samples is None else max(0, min(size, self.max_samples - seen))
 
     def _partition(self) -> tuple[int, int]:
         """Which part of the next minibatch this worker learns from."""
-        workers = self.trainer.modern.workers
-        if workers is None or not workers.apart(self.trainer.total_number_of_samples_seen):
+        strategy, seen = self.trainer.modern.strategy, self.trainer.total_number_of_samples_seen
+        if strategy.solo:
             return (0, 1)
-        return workers.ranks.rank, workers.ranks.count
+        ranks = strategy.session_ranks()
+        return strategy.partition(seen) or (ranks.rank, ranks.count)
 
     def _settle(self) -> None:
-        if self.trainer.modern.workers is not None:
-            self.trainer.modern.workers.settle()
+        self.trainer.modern.strategy.settle()
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern

@@ -1,15 +1,14 @@
-"""A worker's link to one server: messages on their way, pushes that may have to be sent again, and the way back.
+"""A worker's connection to one server: pushes in flight, the replay log, and recovery.
 
-A push is kept in a log, and sent when there is room for it; up to `WINDOW` of them are on their way, and none is waited
-for. The log keeps each until a snapshot of the server contains it. When the server was away, the link asks how far it
-has come, and sends what is missing, in order; pushes have numbers, so none is taken twice
-(`feedline.kvstore.parameter_server.shard`). What the updater raised at a push is raised here once, whether or not the
-answer that told it arrived. When a log is full, the oldest pushes leave it; only those can be lost, and only if the
-server dies before its next snapshot. It is said when it happens.
+A push is appended to the replay log and sent. Up to `WINDOW` pushes are in flight; the next one waits, which is the
+back-pressure. The log keeps each push until a snapshot of the server contains it. When a server has been away, the
+connection asks how far it has come and replays what is missing, in order. Pushes are numbered, which makes a replay
+idempotent (`feedline.kvstore.parameter_server.shard`). What an updater raised at a push is raised here once, whether
+the first answer arrived or not. When the log is full its oldest pushes are dropped; only those can be lost, if the
+server dies before its next snapshot, and a warning says so.
 
 An answer is looked at before it is believed: what no server says is a `StoreError`. A wait can be left (by Ctrl-C, or a
-timeout) and the link goes on from there: what it has to do next follows from the numbers of what was kept, sent and
-answered alone.
+timeout) and resumed later: what comes next follows from the numbers of what was kept, sent and answered alone.
 
 Costs: a push of more than `INLINE` bytes is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
@@ -31,7 +30,7 @@ from feedline.kvstore.parameter_server.server import Answer, Greeting
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.wire_format import Item
 
-#: Pushes on their way before another waits.
+#: Pushes in flight before another one waits.
 WINDOW = 4
 #: Bytes up to which arrays go with the message.
 INLINE = 1 << 16
@@ -48,7 +47,7 @@ class _Away(Exception):  # noqa: N818  # never leaves this file
 
 
 class Push(NamedTuple):
-    """A push in the log.
+    """A push in the replay log.
 
     Attributes:
         number: 1 for the first one.
@@ -68,7 +67,7 @@ class Push(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A push on its way."""
+    """A push in flight."""
 
     number: int
     answer: Any
@@ -76,15 +75,15 @@ class Flight(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """A question on its way, with which it can be asked again."""
+    """A request in flight, with what it takes to repeat it."""
 
     method: str
     arguments: tuple[Any, ...]
     answer: Any
 
 
-class Link:
-    """A worker's link to one server.
+class ServerConnection:
+    """A worker's connection to one server.
 
     Args:
         actor: Ray's handle of the server.
@@ -116,7 +115,7 @@ class Link:
     # ---- pushes ---------------------------------------------------------------------------------------------
 
     def keep(self, items: Sequence[Item], run: Any, wanted: Sequence[Key] = ()) -> int:
-        """Keep a push, which `flush` sends; returns its number.
+        """Append a push to the replay log, from which `flush` sends it; returns its number.
 
         Args:
             items: keys, and how they come.
@@ -168,7 +167,7 @@ class Link:
         return run if brought == number else self.answered(self.pull("pull", keys), deadline)
 
     def drain(self, deadline: float) -> None:
-        """Wait until all pushes are taken."""
+        """Wait until no push is in flight."""
         self._send_all(deadline)
         while self._flying:
             self._settle_oldest(deadline)
@@ -204,7 +203,7 @@ class Link:
             self._sent = unsent.number
 
     def _settle(self, deadline: float, flying: int) -> None:
-        """Wait until no more than so many are on their way, and look at those that have come."""
+        """Wait until at most ``flying`` pushes are in flight, and process the answers that have arrived."""
         import ray
 
         while self._flying:

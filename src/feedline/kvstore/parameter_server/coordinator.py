@@ -30,7 +30,7 @@ GRACE = 60.0
 NAMESPACE = "feedline"
 
 
-class Member(NamedTuple):
+class JoinReply(NamedTuple):
     """A worker, as the coordinator answers it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Coordinator:
 
     # ---- membership -----------------------------------------------------------------------------------------
 
-    async def join(self, worker: str, rank: int | None, place: str) -> Member:
+    async def join(self, worker: str, rank: int | None, place: str) -> JoinReply:
         """Become a worker, or say again that one is.
 
         Args:
@@ -113,7 +113,7 @@ class Coordinator:
             self._left.discard(rank)
         again = bool(why) and (wanted is None or wanted in taken)
         auth = os.environ.get("RAY_AUTH_MODE", "unset")
-        return Member(rank, self._workers, self._servers, self._folder, auth, why, again)
+        return JoinReply(rank, self._workers, self._servers, self._folder, auth, why, again)
 
     async def beat(self, worker: str) -> bool:
         """A sign of life; False: join again."""

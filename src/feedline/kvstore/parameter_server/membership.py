@@ -134,12 +134,12 @@ class Membership:
                     self._coordinator.withdraw.remote(self.name)
 
     def close(self) -> None:
-        """Leave."""
+        """Stop beating and leave the store."""
         self._over.set()
         self._thread.join(1.0)
         self._leave()
 
-    def _join(self, name: str, first: tuple[Any, ...], rank: int | None) -> coordinator.Member:
+    def _join(self, name: str, first: tuple[Any, ...], rank: int | None) -> coordinator.JoinReply:
         import ray
 
         deadline = time.monotonic() + self._timeout
@@ -151,7 +151,7 @@ class Membership:
             try:
                 self._coordinator = actor.remote(name, *first)
                 asked = self._coordinator.join.remote(self.name, rank, coordinator.here())
-                member: coordinator.Member = ray.get(asked, timeout=remaining(deadline))
+                member: coordinator.JoinReply = ray.get(asked, timeout=remaining(deadline))
             except ray.exceptions.RayActorError as error:  # one of an earlier store is on its way out
                 again, why = not error.actor_init_failed, str(error)
             except ray.exceptions.GetTimeoutError:

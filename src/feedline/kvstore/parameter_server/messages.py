@@ -15,24 +15,24 @@ from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import Compression
-from feedline.kvstore.parameter_server.placement import Part
+from feedline.kvstore.parameter_server.placement import RowRange
 from feedline.kvstore.parameter_server.wire_format import Field, Item, Layout, sliced
 
 
-class Entry(NamedTuple):
+class ShardedKey(NamedTuple):
     """One key, as this worker knows it; ``meta`` has its shape and dtype and no memory."""
 
     key: Key
     place: int
     meta: Any
-    parts: tuple[Part, ...]
+    parts: tuple[RowRange, ...]
 
 
 #: A key, and values of a push or outs of a pull.
-Group = tuple[Entry, Sequence[Any]]
+Group = tuple[ShardedKey, Sequence[Any]]
 
 
-class Message(NamedTuple):
+class PushMessage(NamedTuple):
     """A push to one server: where its arrays lie, how its keys come, what is to be added up to each array."""
 
     layout: Layout
@@ -41,7 +41,7 @@ class Message(NamedTuple):
     run: Any
 
 
-class Packer:
+class PushEncoder:
     """Makes messages.
 
     Attributes:
@@ -58,7 +58,7 @@ class Packer:
         """Code values from now on; what was left for later is dropped."""
         self.compression, self._residuals = compression, {}
 
-    def messages(self, groups: Sequence[Group]) -> dict[int, Message]:
+    def messages(self, groups: Sequence[Group]) -> dict[int, PushMessage]:
         """What to send to each server."""
         items: dict[int, list[Item]] = {}
         sources: dict[int, list[Sequence[Any]]] = {}
@@ -80,11 +80,11 @@ class Packer:
         found = {}
         for server, several in sources.items():
             layout = layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in several])
-            found[server] = Message(layout, items[server], several, self._run(server, layout.size))
+            found[server] = PushMessage(layout, items[server], several, self._run(server, layout.size))
         return found
 
     def _packed(
-        self, entry: Entry, part: Part, dense: Sequence[Any], merged: Any
+        self, entry: ShardedKey, part: RowRange, dense: Sequence[Any], merged: Any
     ) -> tuple[int | dict[str, Any] | None, list[Sequence[Any]]]:
         """How one part comes, and what is to be added up to each of the arrays that carry it."""
         if not dense:
@@ -111,7 +111,7 @@ class Packer:
             self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
         return self._laid_out[1]
 
-    def _residual(self, entry: Entry, part: Part) -> tuple[Any, Any]:
+    def _residual(self, entry: ShardedKey, part: RowRange) -> tuple[Any, Any]:
         """What compression has left for the next push, and memory for what it leaves now."""
         slot = entry.key, part.server
         if slot not in self._residuals:
@@ -119,7 +119,7 @@ class Packer:
             self._residuals[slot] = empty, empty.clone()
         return self._residuals[slot]
 
-    def sent(self, server: int, message: Message) -> None:
+    def sent(self, server: int, message: PushMessage) -> None:
         """The message is on its way: what it left is what the next one begins with."""
         if self.compression is not None:
             for key, _ in message.items:
@@ -132,9 +132,9 @@ class Packer:
         return self._runs[server]
 
 
-def by_server(outs: Sequence[Group]) -> dict[int, list[tuple[Entry, Part, Sequence[Any]]]]:
+def by_server(outs: Sequence[Group]) -> dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]]:
     """What of the outs comes from each server."""
-    found: dict[int, list[tuple[Entry, Part, Sequence[Any]]]] = {}
+    found: dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]] = {}
     for entry, tensors in outs:
         for part in entry.parts:
             found.setdefault(part.server, []).append((entry, part, tensors))

@@ -18,7 +18,7 @@ from feedline.kvstore.base import Key
 SPLIT = 1 << 16
 
 
-class Part(NamedTuple):
+class RowRange(NamedTuple):
     """Rows of an array on one server: ``start`` to ``stop``; of a whole array without rows, 0 to 1."""
 
     server: int
@@ -26,15 +26,15 @@ class Part(NamedTuple):
     stop: int
 
 
-def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[Part, ...]:
+def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[RowRange, ...]:
     """Where an array lies: rows ascending, each once, a server at most once."""
     first = home(key, servers)
     rows = shape[0] if shape else 1
     if not shape or math.prod(shape) <= SPLIT:
-        return (Part(first, 0, rows),)
+        return (RowRange(first, 0, rows),)
     count = min(servers, rows)
     bounds = [rows * i // count for i in range(count + 1)]
-    return tuple(Part((first + i) % servers, bounds[i], bounds[i + 1]) for i in range(count))
+    return tuple(RowRange((first + i) % servers, bounds[i], bounds[i + 1]) for i in range(count))
 
 
 def home(key: Key, servers: int) -> int:

@@ -148,7 +148,7 @@ class AsyncCluster:
         return said["address"]
 
 
-class Connection:
+class RayConnection:
     """This process as a driver of a Ray; there is one at a time, and stores may share it.
 
     Args:
@@ -169,26 +169,26 @@ class Connection:
         _check_installed()
         self._before: dict[str, str | None] = {}
         self.loopback = is_loopback(address)
-        with Connection._lock:
+        with RayConnection._lock:
             early = "ray" in sys.modules
             if early and sys.modules["ray"].is_initialized():
                 self._use(address)
             else:
                 self._make(address, settings or {}, early)
-            Connection._users += 1
+            RayConnection._users += 1
         self._open = True
 
     def close(self) -> None:
         """Leave Ray when the last store does, if the first one joined it."""
         import ray
 
-        with Connection._lock:
+        with RayConnection._lock:
             if not self._open:
                 return
             self._open = False
-            Connection._users -= 1
-            if Connection._users == 0 and Connection._made:
-                Connection._made = False
+            RayConnection._users -= 1
+            if RayConnection._users == 0 and RayConnection._made:
+                RayConnection._made = False
                 ray.shutdown()
         for name, value in self._before.items():
             if value is None:
@@ -208,7 +208,7 @@ class Connection:
     def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
         wanted = {**(_LOOPBACK if self.loopback else {}), **settings}
         wanted = {name: value for name, value in wanted.items() if name in settings or name not in os.environ}
-        known = {**os.environ, **Connection._read}
+        known = {**os.environ, **RayConnection._read}
         # The path of the token does not count: what it holds is the same for the time of this process.
         decisive = [n for n in wanted if n in _DECISIVE and known.get(n) != wanted[n]]
         if early and self.loopback and sys.modules["ray"]._private.ray_constants.ENABLE_RAY_CLUSTER:
@@ -231,7 +231,7 @@ class Connection:
         import ray
 
         if not early:
-            Connection._read = dict(wanted)
+            RayConnection._read = dict(wanted)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
@@ -239,7 +239,7 @@ class Connection:
                 f"expected to join the Ray at {address}, got {error}; most likely the token is not that Ray's "
                 "(RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN)"
             ) from error
-        Connection._made = True
+        RayConnection._made = True
 
 
 def is_loopback(address: str) -> bool:

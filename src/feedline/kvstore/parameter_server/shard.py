@@ -1,4 +1,4 @@
-"""What one server of a ``dist_async`` store holds: parts of arrays, their rule, and how far each worker has come.
+"""What one server of the parameter server holds: parts of arrays, their rule, and each worker's progress.
 
 Every push has a number: 1, 2, 3, … for each worker. A shard takes each number once, in order: a repeat is passed over,
 and one that comes too early is refused. All of that goes into one snapshot with the arrays, so a shard restored from it
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from feedline.errors import StateError, StoreError
-from feedline.kvstore.base import Key
-from feedline.kvstore.local import LocalStore
-from feedline.kvstore.optimizers import Optimizer, optimizer
+from feedline.kvstore.arguments import grouped
+from feedline.kvstore.base import Key, check_updater
+from feedline.kvstore.optimizers import Optimizer, optimizer, optimizer_for
 from feedline.kvstore.parameter_server.wire_format import (
     Item,
     Layout,
@@ -33,14 +33,15 @@ from feedline.kvstore.parameter_server.wire_format import (
     received_ids,
     value_of,
 )
+from feedline.kvstore.table import Table
 
 VERSION = 1
 #: Of a rule: a name and parameters, or an object that was made by the user's code.
 Rule = Mapping[str, Any] | None
 
 
-class Shard(LocalStore):
-    """Parts of arrays under one rule.
+class Shard:
+    """Parts of arrays under one rule. Applying a push is idempotent.
 
     Attributes:
         applied: number of the last push taken, by worker.
@@ -51,7 +52,7 @@ class Shard(LocalStore):
     """
 
     def __init__(self) -> None:
-        super().__init__("local")
+        self._table = Table(on_cpu=True)
         self.applied: dict[str, int] = {}
         self.failures: dict[str, dict[int, Exception]] = {}
         self.generation = 0
@@ -64,11 +65,11 @@ class Shard(LocalStore):
     @property
     def size(self) -> int:
         """How many keys there are."""
-        return len(self._entries)
+        return len(self._table.entries)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
         """Shape and dtype of those keys that are here."""
-        found = {key: self._entries[key].stored for key in keys if key in self._entries}
+        found = {key: self._table.entries[key].stored for key in keys if key in self._table.entries}
         return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in found.items()}
 
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
@@ -78,17 +79,21 @@ class Shard(LocalStore):
                 raise StoreError(f"expected the shape of key {key!r}, got {shape!r}")
         layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
         values = layout.views(received(run, layout.size, "a worker"))
-        self._gather([(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._entries])
+        self._gather(
+            [(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._table.entries]
+        )
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
         """Make keys in one run."""
         if not pairs:
             return
-        self.init([key for key, _ in pairs], [value for _, value in pairs])
+        given = {key: [value] for key, value in pairs}
+        self._table.check_new(given)
+        self._table.add(self._table.entries_of(given))
         fields = [(value.shape, value.dtype) for _, value in pairs]
         places = Layout(fields).views(as_run([value for _, value in pairs]))
         for (key, _), place in zip(pairs, places, strict=True):
-            self._entries[key].stored = place
+            self._table.entries[key].stored = place
 
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
@@ -127,7 +132,7 @@ class Shard(LocalStore):
             value_of(item, [next(arrays) for _ in several], one)
             for item, several, one in zip(items, fields, stored, strict=True)
         ]
-        self.push([key for key, _ in items], values)
+        self._table.push(self._table.values(grouped([key for key, _ in items], values, "value")))
 
     def give(self, keys: Sequence[Key]) -> Any:
         """What is stored: a run, not copied if it lies together.
@@ -164,10 +169,10 @@ class Shard(LocalStore):
         return as_run(found).numpy()
 
     def _stored(self, keys: Sequence[Key]) -> list[Any]:
-        missing = [key for key in keys if key not in self._entries]
+        missing = [key for key in keys if key not in self._table.entries]
         if missing:
             raise StoreError(f"expected keys that are here, got {missing[0]!r}: the server has lost its snapshot")
-        return [self._entries[key].stored for key in keys]
+        return [self._table.entries[key].stored for key in keys]
 
     # ---- the rule -------------------------------------------------------------------------------------------
 
@@ -184,13 +189,14 @@ class Shard(LocalStore):
         same = rule is not None and "name" in rule and rule == self.rule
         if not same:
             made = None if rule is None else _made(rule)
-            if isinstance(made, Optimizer):
-                self.set_optimizer(made)
-            else:
-                self.set_updater(made)
+            self._update_by(made)
             if isinstance(made, Optimizer) and generation == self.generation:
                 made.set_states(self._waiting)  # it is the one that was missing
         self.rule, self.generation, self.missing, self._waiting = rule, generation, False, {}
+
+    def _update_by(self, rule: Any) -> None:
+        check_updater(rule)
+        self._table.set_updater(optimizer_for(rule, {}, self._table) if isinstance(rule, Optimizer) else rule)
 
     def states(self) -> tuple[str, dict[str, Any], dict[Key, tuple[dict[str, Any], int]]]:
         """Name, parameters and states of the optimizer.
@@ -198,7 +204,7 @@ class Shard(LocalStore):
         Raises:
             RefusedError: there is no optimizer.
         """
-        rule = self._optimizer()
+        rule = self._table.optimizer
         return rule.name, rule.parameters(), rule.states()
 
     def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
@@ -207,7 +213,7 @@ class Shard(LocalStore):
         Raises:
             StoreError: states of other keys or shapes.
         """
-        rule = self._optimizer()
+        rule = self._table.optimizer
         for key, stored in zip(found, self._stored(list(found)), strict=True):
             states, count = found[key]
             for name, state in states.items():
@@ -228,8 +234,8 @@ class Shard(LocalStore):
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """A copy of everything: tensors, and JSON."""
-        entries = list(self._entries.values())
-        states = self._updater.states() if isinstance(self._updater, Optimizer) else self._waiting
+        entries = list(self._table.entries.values())
+        states = self._table.updater.states() if isinstance(self._table.updater, Optimizer) else self._waiting
         tensors = {f"value.{i}": entry.stored.clone() for i, entry in enumerate(entries)}
         for i, (kept, _) in enumerate(states.values()):
             tensors |= {f"state.{i}.{name}": tensor.clone() for name, tensor in kept.items()}
@@ -270,7 +276,7 @@ class Shard(LocalStore):
             self.missing, self._waiting = True, states
         elif self.rule is not None:
             made = optimizer(self.rule["name"], **self.rule["parameters"])
-            self.set_optimizer(made)
+            self._update_by(made)
             made.set_states(states)
 
 

@@ -13,13 +13,13 @@ import torch
 from feedline.errors import StoreError
 from feedline.kvstore.base import Key
 from feedline.kvstore.optimizers import Optimizer
-from feedline.kvstore.parameter_server.messages import Entry
-from feedline.kvstore.parameter_server.placement import Part, parts
+from feedline.kvstore.parameter_server.messages import ShardedKey
+from feedline.kvstore.parameter_server.placement import RowRange, parts
 from feedline.kvstore.parameter_server.wire_format import sliced
 
 
 def whole_states(
-    entries: Iterable[Entry], found: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
+    entries: Iterable[ShardedKey], found: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
 ) -> dict[Key, Any]:
     """States of whole arrays, of those of their parts.
 
@@ -49,7 +49,7 @@ def whole_states(
     return whole
 
 
-def _checked(one: Any, entry: Entry, part: Part, rule: Optimizer, server: str) -> Any:
+def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
     """States and count of a part as a server told them; None if it has none."""
     if one is None:
         return None

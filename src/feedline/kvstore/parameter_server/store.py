@@ -1,4 +1,4 @@
-"""``dist_async``: workers push and pull when they like; servers apply each push at once, and nobody waits for anybody.
+"""``dist_async``: a parameter server. Workers push and pull at any time, and servers apply each push at once.
 
 Guarantees beyond `KVStore`'s:
 
@@ -26,33 +26,33 @@ from typing import Any
 
 import torch
 
-from feedline.collective.interrupts import Held
+from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
-from feedline.kvstore.base import Key, KVStore, Updater
+from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
-from feedline.kvstore.local import _check_out, _grouped_ids, _rule
 from feedline.kvstore.optimizer_states import load_states, save_states
-from feedline.kvstore.optimizers import Optimizer
-from feedline.kvstore.parameter_server.connection import Link
+from feedline.kvstore.optimizers import Optimizer, optimizer_for
+from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE, Membership
-from feedline.kvstore.parameter_server.messages import Entry, Group, Packer, by_server
-from feedline.kvstore.parameter_server.placement import Part, parts
+from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
+from feedline.kvstore.parameter_server.placement import RowRange, parts
 from feedline.kvstore.parameter_server.ray_cluster import (
     ADDRESS,
     SERVERS,
     SNAPSHOTS,
     WORKERS,
     AsyncCluster,
-    Connection,
+    RayConnection,
     remaining,
 )
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
 from feedline.kvstore.parameter_server.wire_format import Layout, as_run, dtype_name, received, sliced
+from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, unknown_key
 
 
 class AsyncStore(KVStore):
@@ -99,8 +99,8 @@ class AsyncStore(KVStore):
             rank = int(os.environ["RANK"])
         self._timeout, self._closed = timeout, False
         self._lock = threading.RLock()
-        self._entries: dict[Key, Entry] = {}
-        self._packer = Packer()
+        self._entries: dict[Key, ShardedKey] = {}
+        self._packer = PushEncoder()
         self._optimizer: Optimizer | None = None
         self._rules = 0  # how often this worker was told one
         with contextlib.ExitStack() as undo:
@@ -113,13 +113,14 @@ class AsyncStore(KVStore):
                     )
                 cluster = undo.enter_context(AsyncCluster(1, servers, timeout=timeout))
                 address, settings = cluster.address, cluster.environment()
-            connection = Connection(address, settings)
+            connection = RayConnection(address, settings)
             undo.callback(connection.close)
             folder = os.path.abspath(snapshots) if snapshots else (settings or os.environ).get(SNAPSHOTS, "")
             self._us = Membership(name, workers, servers, rank, folder, every, timeout, secured=not connection.loopback)
             count = len(self._us.servers)
             self._links = [
-                Link(actor, i, count, self._us.name, log_bytes // count) for i, actor in enumerate(self._us.servers)
+                ServerConnection(actor, i, count, self._us.name, log_bytes // count)
+                for i, actor in enumerate(self._us.servers)
             ]
             self._undo = undo.pop_all()
 
@@ -209,7 +210,7 @@ class AsyncStore(KVStore):
         with self._working() as deadline:
             for name, tensors in outs.items():
                 for tensor in tensors:
-                    _check_out(name, tensor, given[name][0].shape)
+                    check_out(name, tensor, given[name][0].shape)
             self._init(given, deadline)
             self._pull(self._outs(outs), deadline)
 
@@ -217,7 +218,7 @@ class AsyncStore(KVStore):
         """See `KVStore`."""
         checked_priority(priority)
         outs = grouped(key, out, "out")
-        ids = _grouped_ids(key, row_ids, outs)
+        ids = grouped_ids(key, row_ids, outs)
         with self._working() as deadline:
             tables = [
                 (tensor, *self._table(entry, tensor, one))
@@ -241,8 +242,7 @@ class AsyncStore(KVStore):
         The function runs in the servers, and Ray pickles it on its way there. Of an array of more than
         `feedline.kvstore.parameter_server.placement.SPLIT` elements it sees one part at a time.
         """
-        if updater is not None and not callable(updater):
-            raise TypeError(f"expected a function (key, merged, stored), or None, got {updater!r}")
+        check_updater(updater)
         self._set_rule(None if updater is None else {"object": updater}, None)
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
@@ -251,7 +251,7 @@ class AsyncStore(KVStore):
         Set again with the same parameters, as a worker 0 does that was restarted, it keeps its states. An optimizer of
         your own is pickled by Ray.
         """
-        rule = _rule(optimizer, parameters, self)
+        rule = optimizer_for(optimizer, parameters, self)
         known = type(rule).__module__ == Optimizer.__module__
         self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
 
@@ -328,7 +328,7 @@ class AsyncStore(KVStore):
     @contextlib.contextmanager
     def _working(self) -> Iterator[float]:
         """The lock, an open store, and the moment when patience ends; Ctrl-C comes out of waits alone."""
-        with self._lock, Held(may_leave=True):
+        with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
             yield time.monotonic() + self._timeout
@@ -337,36 +337,17 @@ class AsyncStore(KVStore):
         """The entries of keys, in the order in which keys are visited."""
         for key in given:
             if key not in self._entries:
-                self._check_kind(key)
-                raise RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
+                raise unknown_key(self._entries, key)
         groups = [(self._entries[key], tensors) for key, tensors in given.items()]
         return sorted(groups, key=lambda group: group[0].place if isinstance(group[0].key, str) else group[0].key)
-
-    def _check_kind(self, key: Key) -> None:
-        for known in self._entries:
-            if type(known) is not type(key):
-                kind = type(known).__name__
-                raise RefusedError(f"expected a key of type {kind}, as all keys of this store, got {key!r}")
-            break
 
     def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         groups = self._found(given)
         for entry, values in groups:
-            shape, dtype = entry.meta.shape, entry.meta.dtype
+            dtype = entry.meta.dtype
             if len(values) > 1:
                 merging.check_sum(entry.key, dtype)
-            for value in values:
-                if value.shape != shape or value.dtype is not dtype:
-                    raise RefusedError(
-                        f"expected a value of shape {tuple(shape)} and {dtype} for key {entry.key!r}, "
-                        f"got {tuple(value.shape)} and {value.dtype}"
-                    )
-                if value.layout is not torch.strided:
-                    if self._packer.compression is not None:
-                        raise RefusedError(f"expected dense values under compression, got rows for key {entry.key!r}")
-                    rows.check_rows(entry.key, value, shape)
-            if self._packer.compression is not None:
-                self._packer.compression.check(entry.key, dtype)
+            check_values(entry.key, values, entry.meta, self._packer.compression)
             if self._optimizer is not None and not dtype.is_floating_point:
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
@@ -375,7 +356,7 @@ class AsyncStore(KVStore):
         groups = self._found(given)
         for entry, outs in groups:
             for out in outs:
-                _check_out(entry.key, out, entry.meta.shape)
+                check_out(entry.key, out, entry.meta.shape)
         return groups
 
     # ---- work -----------------------------------------------------------------------------------------------
@@ -385,16 +366,11 @@ class AsyncStore(KVStore):
         # What is made in the order of visits lies in it, and is pulled as it lies.
         ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
-            self._check_kind(key)
-            if key in self._entries or len(value) > 1:
-                again = "is initialised already" if key in self._entries else f"has {len(value)} values"
-                raise RefusedError(f"expected one init of each key, with one value, but {key!r} {again}")
-            if value[0].layout is not torch.strided:
-                rows.check_rows(key, value[0], value[0].shape)
+            check_new_key(self._entries, key, value)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
-            made.append(Entry(key, place, meta, parts(key, meta.shape, len(self._links))))
+            made.append(ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))))
             values.append(value[0])
-        wanted: dict[int, list[tuple[Entry, Part, Any]]] = {}
+        wanted: dict[int, list[tuple[ShardedKey, RowRange, Any]]] = {}
         for entry, value in zip(made, values, strict=True):
             for part in entry.parts:
                 wanted.setdefault(part.server, []).append((entry, part, value))
@@ -453,14 +429,14 @@ class AsyncStore(KVStore):
         layout = self._packer.layouts(outs)[server]
         layout.read(received(run, layout.size, self._links[server].called), targets)
 
-    def _table(self, entry: Entry, out: Any, ids: Any) -> tuple[Entry, Any, Any, Any]:
+    def _table(self, entry: ShardedKey, out: Any, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
         """Rows to fetch once, ascending; where each id finds its row; and memory for them."""
         checked = rows.checked_ids(entry.key, ids, entry.meta.shape[0])
         rows.check_out(entry.key, out, checked, entry.meta)
         once, places = torch.unique(checked.reshape(-1).to("cpu", torch.int64), return_inverse=True)
         return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
 
-    def _pull_rows(self, tables: Sequence[tuple[Entry, Any, Any]], deadline: float) -> None:
+    def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]], deadline: float) -> None:
         wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
             for part in entry.parts:
@@ -500,7 +476,7 @@ class AsyncStore(KVStore):
         return time.monotonic() + self._timeout
 
 
-def _paired(entry: Entry, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Each out of a key and its row_ids."""
     if not entry.meta.dim():
         raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")

@@ -23,7 +23,7 @@ from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import compression
-from feedline.kvstore.parameter_server.placement import Part
+from feedline.kvstore.parameter_server.placement import RowRange
 
 ALIGNMENT = 64
 #: One key of a push: the key; None for a dense value, the number of rows, or the parameters of its compression.
@@ -139,7 +139,7 @@ def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
     return value
 
 
-def sliced(tensor: Any, part: Part) -> Any:
+def sliced(tensor: Any, part: RowRange) -> Any:
     """The rows of a part; a number alone is its own part."""
     whole = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
     return tensor if whole else tensor[part.start : part.stop]

@@ -17,20 +17,23 @@ Costs: an exchange of a few numbers each step, the parameters' bytes once a bloc
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from feedline.collective.buckets import Bucket, laid_out
-from feedline.collective.collective import TIMEOUT
+from feedline.collective.communicator import TIMEOUT
 from feedline.errors import StateError
-from feedline.train.distributed.strategy import Together, Update
-from feedline.train.learner import Learner, copied
+from feedline.train.distributed.base import DistributedStrategy
+from feedline.train.learner import Learner
+from feedline.train.parameters import copied
+from feedline.train.strategy import Contribution, Total
 
 
-class BlockMomentum(Together):
+class BlockMomentum(DistributedStrategy):
     """The agreement; see `block_momentum`."""
 
     way: ClassVar[str] = "block_momentum"
@@ -61,17 +64,17 @@ class BlockMomentum(Together):
         self._buckets: list[Bucket] = []
 
     def settings(self) -> dict[str, Any]:
-        """See `Together`."""
+        """See `DistributedStrategy`."""
         own = {"block": self._block, "constant": self._constant, "nesterov": self._nesterov}
         return {**super().settings(), **own, "reset": self._reset, "rate": self._rate}
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """See `Workers`."""
+        """See `Strategy`."""
         super().join(model, learners)
         self._velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     def scale(self, samples: int) -> int:
-        """See `Workers`: each rank's part is a full-size minibatch."""
+        """See `Strategy`: each rank's part is a full-size minibatch."""
         return self.ranks.count if self.apart(samples) else 1
 
     def momentum(self, samples: int) -> float:
@@ -82,16 +85,23 @@ class BlockMomentum(Together):
             constant = 0.0 if alone else -self._block / math.log(1 - 1 / self.ranks.count)
         return math.exp(-samples / constant) if constant > 0 else 0.0
 
-    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+    def _reduce(self, own: Contribution) -> Total:
         count = self.ranks.count
         if self._block // count == 0:
             raise ValueError(f"expected a block of at least a sample for each of {count} ranks, got {self._block}")
-        rows = self.ranks.gather(own, f"learn by {self.way}")
-        update(round(own[0]), rows)
-        self._since += round(sum(row[0] for row in rows))
-        if self._since >= self._block // count * count:
-            self._agree()
-        return rows
+        rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
+        total = Total.of(own, rows, learned=int(own.samples))
+        self._since += total.counted
+        return total
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """See `Strategy`: the step that fills a block ends with the agreement."""
+        with super().step():
+            yield
+            count = self.ranks.count
+            if self._since and self._since >= self._block // count * count:
+                self._agree()
 
     def _agree(self) -> None:
         eta = self.momentum(self._since)
@@ -112,7 +122,7 @@ class BlockMomentum(Together):
                 learner.forget()
 
     def settle(self, saving: bool = False) -> None:
-        """See `Workers`: agrees on what is left of a block."""
+        """See `Strategy`: agrees on what is left of a block."""
         if self._equal:
             with self.ranks.step():
                 # How much is left of a block is the same everywhere; where it is not, they find out here.
@@ -130,12 +140,12 @@ class BlockMomentum(Together):
             self._agreed = [parameter.detach().clone() for parameter in self.parameters]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Workers`; after `settle`, the velocity is all there is."""
+        """See `Strategy`; after `settle`, the velocity is all there is."""
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """See `Workers`."""
+        """See `Strategy`."""
         tensors = state.get("tensors", {})
         names = [f"velocity {i}" for i in range(len(self._velocity))]
         if state.get("way") != self.way or sorted(tensors) != sorted(names):
@@ -192,7 +202,7 @@ def block_momentum(
     Raises:
         ValueError: an argument out of its range; a block with less than a sample for each rank, at the first step.
     """
-    learner.workers = BlockMomentum(
+    learner.strategy = BlockMomentum(
         group, block_size, time_constant, nesterov, reset, learning_rate, distributed_after, timeout
     )
     return learner

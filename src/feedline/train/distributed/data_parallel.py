@@ -8,29 +8,29 @@ sent the next is filled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from feedline.collective.buckets import Bucket, laid_out
-from feedline.collective.collective import TIMEOUT
-from feedline.train.distributed.strategy import Together, Update, check_dense
+from feedline.collective.communicator import TIMEOUT
+from feedline.train.distributed.base import DistributedStrategy, check_dense
 from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Total
 
 
-class DataParallel(Together):
+class DataParallel(DistributedStrategy):
     """The sums over ranks; see `data_parallel`."""
 
     way: ClassVar[str] = "data_parallel"
     _buckets: list[Bucket] | None = None
 
-    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+    def _reduce(self, own: Contribution) -> Total:
         check_dense(self.parameters)
         if self._buckets is None:
             self._buckets = laid_out(self.parameters)
         gradients = [parameter.grad for parameter in self.parameters]
-        rows = self.ranks.gather(own, f"learn by {self.way}")
+        rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
         with torch.no_grad():
             works = [self.ranks.sum(bucket.fill(gradients)) for bucket in self._buckets]
             # A gradient that no rank has stays None: nothing decays that nobody used.
@@ -41,8 +41,7 @@ class DataParallel(Together):
         for bucket in self._buckets:
             for place, view in zip(bucket.places, bucket.views, strict=True):
                 self.parameters[place].grad = view if kept[place] else None
-        update(round(sum(row[0] for row in rows)), rows)
-        return rows
+        return Total.of(own, rows)
 
 
 def data_parallel(
@@ -63,5 +62,5 @@ def data_parallel(
     Returns:
         The learner itself.
     """
-    learner.workers = DataParallel(group, distributed_after, timeout)
+    learner.strategy = DataParallel(group, distributed_after, timeout)
     return learner

@@ -24,12 +24,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.collective import TIMEOUT
-from feedline.train.distributed.strategy import Together, Update, check_dense
+from feedline.collective.communicator import TIMEOUT
+from feedline.train.distributed.base import DistributedStrategy, check_dense
 from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Total
 
 
-class Quantized(Together):
+class QuantizedGradients(DistributedStrategy):
     """The sums over ranks; see `quantized`."""
 
     way: ClassVar[str] = "quantized"
@@ -43,20 +44,19 @@ class Quantized(Together):
         self._left_of_sums: list[torch.Tensor] = []
 
     def settings(self) -> dict[str, Any]:
-        """See `Together`."""
+        """See `DistributedStrategy`."""
         return {**super().settings(), "bits": self.code.bits}
 
-    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+    def _reduce(self, own: Contribution) -> Total:
         check_dense(self.parameters)
-        rows = self.ranks.gather(own, f"learn by {self.way}")
+        rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
         present = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
         self.ranks.wait([self.ranks.sum(present)])
         used = [i for i, kept in enumerate(present.tolist()) if kept]
         if self.ranks.count > 1 and used:
             with torch.no_grad():
                 self._sum(used)
-        update(round(sum(row[0] for row in rows)), rows)
-        return rows
+        return Total.of(own, rows)
 
     def _sum(self, used: Sequence[int]) -> None:
         if not self._left:
@@ -108,7 +108,7 @@ class Quantized(Together):
         return slice(begin, begin + share + (r < more))
 
     def settle(self, saving: bool = False) -> None:
-        """See `Workers`."""
+        """See `Strategy`."""
         if saving:
             self._left, self._left_of_sums = [], []
         super().settle(saving)
@@ -211,5 +211,5 @@ def quantized(
     Raises:
         ValueError: bits out of their range.
     """
-    learner.workers = Quantized(group, bits, distributed_after, timeout)
+    learner.strategy = QuantizedGradients(group, bits, distributed_after, timeout)
     return learner

@@ -14,16 +14,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from feedline.collective.collective import Collective
+from feedline.collective.communicator import Communicator
 from feedline.kvstore import KVStore
-from feedline.train.distributed.strategy import Together, Update, check_dense
+from feedline.train.distributed.base import DistributedStrategy, check_dense
 from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Total
 
 #: How many trainers have made keys in a store.
 _trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
 
 
-class ThroughStore(Together):
+class ThroughStore(DistributedStrategy):
     """The sums that a store makes; see `through_store`."""
 
     way: ClassVar[str] = "through_store"
@@ -34,12 +35,12 @@ class ThroughStore(Together):
         self._keys: list[str] = []
 
     def settings(self) -> dict[str, Any]:
-        """See `Together`."""
+        """See `DistributedStrategy`."""
         return {"way": self.way, "store": self._store.type, "after": self._after}
 
-    def _connected(self) -> Collective:
+    def _connected(self) -> Communicator:
         own = getattr(self._store, "ranks", None)  # a store of a third party need not know of ours
-        ranks: Collective = super()._connected() if own is None else own
+        ranks: Communicator = super()._connected() if own is None else own
         if (ranks.rank, ranks.count) != (self._store.rank, self._store.num_workers):
             raise ValueError(
                 f"expected a store that all {ranks.count} ranks share, got worker {self._store.rank} of "
@@ -48,12 +49,12 @@ class ThroughStore(Together):
         return ranks
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """See `Workers`."""
+        """See `Strategy`."""
         super().join(model, learners)
-        if any(isinstance(one.workers, ThroughStore) and one.workers._store is not self._store for one in learners):
+        if any(isinstance(one.strategy, ThroughStore) and one.strategy._store is not self._store for one in learners):
             raise ValueError("expected all learners of a trainer to go through one store, got several stores")
 
-    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
+    def _reduce(self, own: Contribution) -> Total:
         check_dense(self.parameters)
         if not self._store.is_capable("sum"):
             raise ValueError(
@@ -62,7 +63,7 @@ class ThroughStore(Together):
                 "yourself"
             )
         present = [float(parameter.grad is not None) for parameter in self.parameters]
-        rows = self.ranks.gather([*own, *present], f"learn by {self.way}")
+        rows = self.ranks.gather([*own.numbers(), *present], f"learn by {self.way}")
         # A gradient that no rank has stays None: nothing decays that nobody used.
         used = [i for i in range(len(present)) if any(row[len(own) + i] for row in rows)]
         if not self._keys:
@@ -75,9 +76,7 @@ class ThroughStore(Together):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
             self._store.pushpull([self._keys[i] for i in used], gradients)
-        rows = [row[: len(own)] for row in rows]
-        update(round(sum(row[0] for row in rows)), rows)
-        return rows
+        return Total.of(own, [row[: len(own)] for row in rows])
 
     def _make_keys(self) -> None:
         # Trainers that share a store have keys of their own: ranks make them in one order, as they step in one order.
@@ -104,5 +103,5 @@ def through_store(learner: Learner, store: KVStore, *, distributed_after: int = 
     Returns:
         The learner itself. Its steps raise ValueError while the store does not add up, or if not all ranks share it.
     """
-    learner.workers = ThroughStore(store, distributed_after)
+    learner.strategy = ThroughStore(store, distributed_after)
     return learner

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
 
 
 class Silent:

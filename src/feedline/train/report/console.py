@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from feedline.train.ranks import rank
+from feedline.collective.ranks import rank
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
-from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
 
 
 class Console(Silent):

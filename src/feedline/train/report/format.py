@@ -67,7 +67,7 @@ def _metric(value: float, percent: bool) -> str:
     return f"{value * 100.0:0.2f}%" if percent else f"{value:0.6f}"
 
 
-class Log:
+class ReportFile:
     """Standard output, or a file with CNTK's frame around its lines.
 
     Args:

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from feedline._version import __version__
+from feedline.collective.ranks import rank
 from feedline.runs.log import read_log
-from feedline.train.ranks import rank
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
-from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary, uncompiled
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
+from feedline.train.trainer import uncompiled
 
 
 class JsonLines(Silent):
@@ -150,14 +153,14 @@ def _sums(summary: Summary) -> dict[str, Any]:
 
 def _described(run: TrainingSession) -> dict[str, Any]:
     """What is trained on what, as far as the source can tell."""
-    trainer, workers = run.trainer, run.trainer.workers
+    trainer = run.trainer
     schema = getattr(run.source, "schema", None)
     return {
         "feedline": __version__,
         "model": type(uncompiled(trainer.model)).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "learners": [type(learner).__name__ for learner in trainer.learners],
-        "workers": 1 if workers is None else workers.ranks.count,
+        "workers": 1 if trainer.learners[0].strategy.solo else run.ranks.count,
         "streams": {} if schema is None else {name: repr(stream) for name, stream in schema.items()},
         "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
     }

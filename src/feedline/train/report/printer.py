@@ -11,19 +11,21 @@ import os
 import time
 from typing import Any
 
+from feedline.train.evaluation import Evaluated
+from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
 from feedline.train.report.format import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
-    Log,
+    ReportFile,
     epoch_line,
     evaluation_line,
     is_table_row,
     minibatch_line,
     table_row,
 )
-from feedline.train.session import Evaluated, Progress, TrainingSession
-from feedline.train.trainer import Summary
+from feedline.train.session import TrainingSession
+from feedline.train.summary import Summary
 
 
 class ProgressPrinter(Silent):
@@ -55,7 +57,7 @@ class ProgressPrinter(Silent):
             raise ValueError(f"expected a frequency of at least 0 or None, got {frequency}")
         self.frequency, self.first, self.num_epochs, self.metric_is_pct = frequency, first, num_epochs, metric_is_pct
         self.tag, self.heartbeat = tag, heartbeat
-        self._log = Log(log_to_file, rank, num_epochs, table=frequency == 0)
+        self._log = ReportFile(log_to_file, rank, num_epochs, table=frequency == 0)
         self._ended = False
         self._updates = self._epochs = self._tests = 0
         self._since_start = self._since_print = _Running()
@@ -126,7 +128,7 @@ class ProgressPrinter(Silent):
     def close(self) -> None:
         """End a log file."""
         if self._log.to_file and not self._ended:
-            self.line(Log.END)
+            self.line(ReportFile.END)
         self._ended = True
         self._log.close()
 

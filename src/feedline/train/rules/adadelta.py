@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
 
@@ -45,7 +46,7 @@ class AdaDelta(Learner):
             raise ValueError(f"expected rho to be between 0 and 1, got {rho}")
         self._rho, self._epsilon = float(rho), float(epsilon)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         squares, steps = batch.state
         torch._foreach_mul_(squares, self._rho)
         new = (1.0 - self._rho) * step.scale**2

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
 FLOOR = 1e-16
@@ -36,7 +37,7 @@ class AdaGrad(Learner):
         super().__init__(parameters, lr, **options)
         self._average = bool(average)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         (squares,) = batch.state
         torch._foreach_addcmul_(squares, batch.gradients, batch.gradients, value=step.scale**2)
         root = torch._foreach_add(squares, FLOOR)
@@ -49,7 +50,7 @@ class AdaGrad(Learner):
         return batch.numbers
 
 
-def descend_on_average(batch: Batch, factors: list[torch.Tensor], rate: float) -> None:
+def descend_on_average(batch: ParameterGroup, factors: list[torch.Tensor], rate: float) -> None:
     """``w -= rate * gradient * factor / mean(factor)``, the mean over each parameter; ``factors`` are used up."""
     means = torch._foreach_norm(factors, 1)  # factors are positive
     torch._foreach_div_(means, [float(max(factor.numel(), 1)) for factor in factors])

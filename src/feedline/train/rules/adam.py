@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.train.learner import Batch, Learner, Step, at_least_zero, momentum_schedule
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.momentum_sgd import smooth
-from feedline.train.schedules import Schedule, Values
+from feedline.train.schedules import Schedule, Values, at_least_zero, momentum_schedule
 
 #: CNTK's default for Adam and FSAdaGrad: a time constant of 720,000 samples.
 VARIANCE_MOMENTUM = Schedule.time_constant(720_000)
@@ -61,7 +62,7 @@ class Adam(Learner):
         at_least_zero("epsilon", epsilon)
         self._epsilon, self._adamax, self._unit_gain = float(epsilon), bool(adamax), bool(unit_gain)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         updates, weight = batch.numbers
         updates += 1
         mean, variance = batch.state
@@ -87,7 +88,7 @@ class Adam(Learner):
         return updates, weight
 
 
-def smooth_squares(variance: list[torch.Tensor], decay: float, batch: Batch, step: Step) -> None:
+def smooth_squares(variance: list[torch.Tensor], decay: float, batch: ParameterGroup, step: Step) -> None:
     """``v = V v + (1 - V) gradient²``.
 
     V may be so near 1 that float32 keeps few digits of 1 - V. The multiplication rounds V to float32 in any case;

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step, momentum_schedule
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.adam import VARIANCE_MOMENTUM, smooth_squares
 from feedline.train.rules.momentum_sgd import smooth
-from feedline.train.schedules import Schedule, Values
+from feedline.train.schedules import Schedule, Values, momentum_schedule
 
 #: Gradients are made larger by this much at most.
 LIMIT = 10.0
@@ -55,7 +56,7 @@ class FSAdaGrad(Learner):
         self._variance = momentum_schedule("variance_momentum", variance_momentum, below_one=True)
         self._unit_gain = bool(unit_gain)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         count, weight = batch.numbers
         mean, variance = batch.state
         momentum = self._momentum.momentum(step.position, step.samples)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step, Tensors, momentum_schedule
-from feedline.train.schedules import Schedule, Values
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup, Tensors
+from feedline.train.schedules import Schedule, Values, momentum_schedule
 
 
 class MomentumSGD(Learner):
@@ -47,13 +48,13 @@ class MomentumSGD(Learner):
         super().__init__(parameters, lr, **options)
         self._momentum, self._unit_gain = momentum_schedule("momentum", momentum), bool(unit_gain)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         (mean,) = batch.state
         weight, _, _ = self._smooth(mean, batch, step)
         torch._foreach_add_(batch.parameters, mean, alpha=-weight)
         return (weight,)
 
-    def _smooth(self, mean: Tensors, batch: Batch, step: Step) -> tuple[float, float, float]:
+    def _smooth(self, mean: Tensors, batch: ParameterGroup, step: Step) -> tuple[float, float, float]:
         """Brings the mean up to date; returns its weight, M, and what the gradients are multiplied by."""
         (weight,) = batch.numbers
         momentum = self._momentum.momentum(step.position, step.samples)

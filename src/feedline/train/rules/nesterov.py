@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from feedline.train.learner import Batch, Step
+from feedline.train.learner import Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.momentum_sgd import MomentumSGD
 
 
@@ -16,7 +17,7 @@ class Nesterov(MomentumSGD):
 
     rule = "nesterov"
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         (mean,) = batch.state
         weight, momentum, gain = self._smooth(mean, batch, step)
         torch._foreach_add_(batch.parameters, mean, alpha=-momentum * weight)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.rules.adagrad import descend_on_average
 from feedline.train.schedules import Schedule, Values
 
@@ -67,7 +68,7 @@ class RMSProp(Learner):
         self._gamma, self._inc, self._dec = float(gamma), float(inc), float(dec)
         self._max, self._min, self._average = float(max), float(min), bool(average)
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         (updates,) = batch.numbers
         variance, steps, signs = batch.state
         new = step.scale**2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 
 
 class SGD(Learner):
@@ -13,6 +14,6 @@ class SGD(Learner):
     rule = "sgd"
     takes_sparse = True
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         torch._foreach_add_(batch.parameters, batch.gradients, alpha=-step.rate * step.scale)
         return batch.numbers

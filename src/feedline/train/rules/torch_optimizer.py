@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError, shown
-from feedline.train.learner import Batch, Learner, Step
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
 #: Options that belong to a parameter's device, or to other parameters.
@@ -73,7 +74,7 @@ class TorchLearner(Learner):
     def _rate(self, samples: int) -> float:
         return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         gradients = batch.gradients
         if step.scale != 1.0:
             gradients = torch._foreach_mul(gradients, step.scale)

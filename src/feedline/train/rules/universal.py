@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError
-from feedline.train.learner import Batch, Learner, Step, Tensors, copied
+from feedline.train.learner import Learner, Step
+from feedline.train.parameters import ParameterGroup, Tensors, copied
 from feedline.train.schedules import Schedule, Values
 
 #: Gets parameters (to be changed in place), gradients (as the learner sees them) and what there is to know.
@@ -46,7 +47,7 @@ class Universal(Learner):
         super().__init__(parameters, lr, **options)
         self._function, self._own = function, dict(state or {})
 
-    def _apply(self, batch: Batch, step: Step) -> tuple[float, ...]:
+    def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         gradients = batch.gradients
         if step.scale != 1.0:
             gradients = torch._foreach_mul(gradients, step.scale)

@@ -1,8 +1,8 @@
-"""The ranks of a job, and what they tell each other: the only place that talks to torch.distributed.
+"""The communicator of a job's ranks: the only place that talks to torch.distributed.
 
-A `Collective` has connections of its own, beside whatever groups a program has made: its timeout is its own, and
-closing it closes nothing else. Every operation is entered by all ranks, in one order; sums begin when they are asked
-for and are waited for afterwards, so that several are under way and the caller computes meanwhile.
+A `Communicator` opens its own connections, apart from any groups that the program has made, so its timeout concerns
+nothing else, nor does closing it. Every operation is collective: all ranks enter it, in one order. Sums start
+immediately and are waited for later, so that several are in flight while the caller computes.
 
 Guarantees:
 
@@ -11,11 +11,11 @@ Guarantees:
   that is silent (stopped, cut off, elsewhere in its program) when ``timeout`` has passed; one that closed, at once;
 - a `StoreError` names the rank, which sockets alone do not: `feedline.collective.heartbeat` finds out. Where ranks do
   different things it says what each of them does;
-- Ctrl-C tears nothing: an exchange that it leaves is under way still, and is completed before the next one begins.
-  Within a `step` it waits for the end. A rank that leaves one in the middle all the same, by a second Ctrl-C or an
-  error of its own, can exchange nothing more, and the others are told;
-- `close`, the garbage collector, or the end of the program leaves no thread and no socket behind; but a meeting point
-  that rank 0 serves itself stays as long as its program, for others may come again.
+- Ctrl-C tears nothing: an exchange that it interrupts stays in flight and is completed before the next one begins.
+  Within a `step` it waits for the end. A rank that leaves a step regardless, by a second Ctrl-C or an error, can
+  exchange nothing more, and its peers are told;
+- `close`, garbage collection, or the end of the program leaves no thread and no socket behind, except for a rendezvous
+  that rank 0 serves itself: it stays as long as the program, as ranks may come back.
 
 After an error the connections are unusable, on every rank: all have to start again from the last checkpoint.
 
@@ -43,7 +43,7 @@ from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import gloo_backend, holding, meet, nccl_backend
 from feedline.errors import StoreError
 
-__all__ = ["SUMMED", "TIMEOUT", "Collective"]
+__all__ = ["SUMMED", "TIMEOUT", "Communicator"]
 
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ SLICE = datetime.timedelta(seconds=0.25)
 _log = logging.getLogger("feedline")
 
 
-class _Call:
-    """A coroutine of `Exchanges` under way.
+class _PendingExchange:
+    """A coroutine of `Exchanges` in flight.
 
     Attributes:
         exchange: the coroutine.
@@ -72,10 +72,10 @@ class _Call:
         self.works: Sequence[Any] = ()
 
 
-class Collective:
-    """This process among the ranks of a job. Making one is an exchange of all ranks, too.
+class Communicator:
+    """This process among the ranks of a job. Creating one is a collective operation.
 
-    Ranks and meeting point are, in this order: those of ``group``; of ``address``, ``rank`` and ``count``; of
+    Ranks and rendezvous are, in this order: those of ``group``; of ``address``, ``rank`` and ``count``; of
     torch.distributed, where it is initialised; of the variables that launchers such as torchrun set (``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``).
 
@@ -127,7 +127,7 @@ class Collective:
         self._finalizer = weakref.finalize(self, _let_go, self._held, self._pulse)
         self.turn = threading.RLock()
         #: What Ctrl-C has left; it is the first thing that comes next.
-        self._left: _Call | None = None
+        self._left: _PendingExchange | None = None
         ours = weakref.proxy(self)
         self.exchanges = Exchanges(
             self.rank,
@@ -140,7 +140,7 @@ class Collective:
     # ---- exchanges --------------------------------------------------------------------------------------------
 
     def gather(self, numbers: Sequence[float], what: str = "gather numbers") -> list[list[float]]:
-        """As many ``numbers`` (float64) of every rank, by rank.
+        """Gather equally many ``numbers`` (float64) from every rank, by rank.
 
         Args:
             numbers: of this rank.
@@ -152,7 +152,7 @@ class Collective:
         return self.run(self.exchanges.meet(what, numbers))
 
     def gather_bytes(self, own: bytes, what: str = "gather bytes") -> list[bytes]:
-        """What every rank gives, of any lengths, by rank; as `gather`."""
+        """Gather bytes of any length from every rank, by rank; as `gather`."""
         return self.run(self.exchanges.gather_bytes(what, own))
 
     def agree(self, text: str, flag: bool = False) -> list[bool]:
@@ -167,11 +167,11 @@ class Collective:
         return [row[0] > 0 for row in self.run(self.exchanges.meet(text, [float(flag)]))]
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until every rank has arrived."""
         self.gather([], "barrier")
 
     def gather_tensors(self, own: Any) -> list[Any]:
-        """A tensor of every rank, by rank; of one shape and dtype, contiguous."""
+        """Gather a contiguous tensor from every rank, by rank; all of one shape and dtype."""
         return self.run(self.exchanges.gather_tensors(own))
 
     def sum(self, tensor: Any) -> Any:
@@ -187,7 +187,7 @@ class Collective:
         return self.exchanges.sum(tensor)
 
     def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Let ``tensors`` hold what rank 0's do; of one list of shapes and dtypes on all ranks, each within memory."""
+        """Overwrite ``tensors`` with rank 0's; shapes and dtypes are the same on all ranks."""
         self.run(self.exchanges.broadcast(tensors))
 
     def distribute(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
@@ -195,7 +195,7 @@ class Collective:
         return self.run(self.exchanges.distribute(parts, sizes))
 
     def wait(self, works: Iterable[Any]) -> None:
-        """Wait for what has begun.
+        """Wait for works in flight.
 
         Raises:
             StoreError: a rank is missing; names it.
@@ -221,9 +221,9 @@ class Collective:
                 before the first exchange, the ranks cannot go on: see `abandoned`.
         """
         try:
-            with self.turn, interrupts.Held(may_leave=True):
+            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
-                self._left = _Call(exchange, self._pulse.round)
+                self._left = _PendingExchange(exchange, self._pulse.round)
                 result: T = self._drive(self._left)
                 return result
         finally:
@@ -231,13 +231,13 @@ class Collective:
                 exchange.close()  # what was never begun warns of it
 
     def complete(self) -> None:
-        """Complete what Ctrl-C has left, if there is any.
+        """Complete the exchange that Ctrl-C interrupted, if there is one.
 
         Raises:
             As `run`.
         """
         if self._left is not None:
-            with self.turn, interrupts.Held(may_leave=True):
+            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
@@ -247,7 +247,7 @@ class Collective:
         Ctrl-C waits for the end of it. Whatever else leaves it after the first exchange, but for a StoreError, which
         all ranks raise alike, ends the connections: see `abandoned`.
         """
-        with self.turn, interrupts.Held():
+        with self.turn, interrupts.DeferredInterrupt():
             self._complete()
             round = self._pulse.round
             try:
@@ -259,7 +259,7 @@ class Collective:
 
     @property
     def abandoned(self) -> str | None:
-        """What ended this rank's part in an exchange in the middle; None: nothing did."""
+        """Why this rank abandoned an exchange; None: it has not."""
         return self._abandoned
 
     def _complete(self) -> None:
@@ -272,7 +272,7 @@ class Collective:
                 error.add_note("this call has not begun: it waited for one that was interrupted before, and still is")
                 raise
 
-    def _drive(self, call: _Call) -> Any:
+    def _drive(self, call: _PendingExchange) -> Any:
         resume: Callable[[Any], Sequence[Any]] = call.exchange.send
         given: StoreError | None = None
         while True:
@@ -303,7 +303,7 @@ class Collective:
             resume, given = call.exchange.send, None
 
     def _leave(self, error: BaseException) -> None:
-        """Leave in the middle, and tell the others."""
+        """Abandon the exchange in flight, and notify the peers."""
         if self._broken is not None:
             return
         if self._left is not None:
@@ -321,9 +321,9 @@ class Collective:
     # ---- the end ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Tell the others, and let go of threads and sockets; again is as once.
+        """Notify peers and release threads and sockets. Idempotent.
 
-        The rank that serves the meeting point stays for up to 3 s, so that the others can read that it has left.
+        The rank that serves the rendezvous lingers for up to 3 s, so that its peers can read that it has left.
         """
         if self._finalizer.alive:
             self._pulse.leave()

@@ -1,33 +1,34 @@
-"""What the ways of learning together share: when ranks begin to, how they tell each other, and that they stay equal.
+"""What all distributed strategies share: connections, atomic steps, and models that stay equal.
 
-All ranks step equally often; a rank that has nothing, or whose source has ended, takes part with nothing. A step is
-made on all ranks or on none: Ctrl-C waits for its end, and a rank that leaves one in the middle all the same (by a
-second Ctrl-C, or an error of its own) has to be started again, with all others, who are told. Until
-``distributed_after`` label samples every rank learns from the same whole minibatches. From there on each learns from
-its part: parameters, buffers and learners' states are first made those of rank 0, so nobody has to begin equal.
+A rank that runs out of data keeps stepping with zero samples until every rank has. A step is made on all ranks or on
+none: Ctrl-C waits for its end, and a rank that leaves one in the middle regardless (by a second Ctrl-C, or an error)
+tells the others, and all have to be started again. Until ``distributed_after`` label samples every rank learns from the
+same whole minibatches. From then on each learns from its part; parameters, buffers and learners' states are first
+overwritten with rank 0's, so ranks need not begin equal.
 
-Costs: one exchange of a few numbers each step, which also tells every rank what was learned in all, and what the ways
-themselves say.
+Costs: one exchange of a few numbers each step, and what each strategy says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.collective import TIMEOUT, Collective
+from feedline.collective.communicator import TIMEOUT, Communicator
+from feedline.collective.ranks import Ranks
+from feedline.data import Minibatch
 from feedline.errors import StateError, StoreError
 from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Decision, Strategy, Total
 
-Update = Callable[[int, list[list[float]]], None]
 
-
-class Together(ABC):
-    """A `Workers`; see there.
+class DistributedStrategy(Strategy, ABC):
+    """A `Strategy` of several ranks.
 
     Args:
         group: a torch.distributed group; None: all ranks.
@@ -38,7 +39,7 @@ class Together(ABC):
         ValueError: an argument out of its range.
     """
 
-    #: The way's name in states.
+    #: Name of the strategy in states.
     way: ClassVar[str]
 
     def __init__(self, group: Any = None, distributed_after: int = 0, timeout: float = TIMEOUT) -> None:
@@ -47,14 +48,14 @@ class Together(ABC):
         if not timeout > 0:
             raise ValueError(f"expected a timeout above 0 s, got {timeout}")
         self._group, self._after, self._timeout = group, int(distributed_after), float(timeout)
-        self._ranks: Collective | None = None
+        self._ranks: Communicator | None = None
         self._equal = False
         self._model: torch.nn.Module | None = None
         self._learners: list[Learner] = []
         self.parameters: list[torch.Tensor] = []
 
     @property
-    def ranks(self) -> Collective:
+    def ranks(self) -> Communicator:
         """Connected at first use.
 
         Raises:
@@ -71,13 +72,13 @@ class Together(ABC):
             self._ranks = self._connected()
         return self._ranks
 
-    def _connected(self) -> Collective:
-        return Collective(self._group, timeout=self._timeout)
+    def _connected(self) -> Communicator:
+        return Communicator(self._group, timeout=self._timeout)
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
-        """See `Workers`."""
-        others = [learner.workers for learner in learners]
-        if any(not isinstance(other, Together) or other.settings() != self.settings() for other in others):
+        """See `Strategy`."""
+        others = [learner.strategy for learner in learners]
+        if any(not isinstance(other, DistributedStrategy) or other.settings() != self.settings() for other in others):
             raise ValueError("expected all learners of a trainer to learn together in one way, with equal settings")
         self._model, self._learners, self._equal = model, list(learners), False
         self.parameters = [p for learner in learners for p in learner.parameters.values()]
@@ -87,41 +88,52 @@ class Together(ABC):
         return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout}
 
     def apart(self, samples: int) -> bool:
-        """See `Workers`."""
+        """Whether ranks learn from parts of a minibatch after so many label samples, or each from all of it."""
         return samples >= self._after
 
-    def scale(self, samples: int) -> int:
-        """See `Workers`."""
-        return 1
+    def partition(self, samples: int) -> tuple[int, int] | None:
+        """See `Strategy`."""
+        return None if self.apart(samples) else (0, 1)
 
-    def learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
-        """See `Workers`."""
+    def session_ranks(self) -> Ranks:
+        """See `Strategy`."""
+        return Ranks(lambda: self.ranks)
+
+    def decide(self, minibatch: Minibatch) -> Decision:
+        """See `Strategy`: a rank whose source has ended learns from the others' parts until all have."""
+        return Decision.LEARN
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """See `Strategy`."""
         with self.ranks.step():
-            return self._learn_in_step(own, update)
+            yield
 
-    def _learn_in_step(self, own: Sequence[float], update: Update) -> list[list[float]]:
+    def reduce(self, own: Contribution) -> Total:
+        """See `Strategy`."""
         seen = self._learners[0].samples
         if self.apart(seen):
             if not self._equal:
                 self._make_equal()
-            return self._learn(own, update)
-        rows = self.ranks.gather([*own, float(seen)], "learn from the same minibatches")
+            return self._reduce(own)
+        rows = self.ranks.gather([*own.numbers(), float(seen)], "learn from the same minibatches")
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
             got = ", ".join(f"rank {r}: {row[0]:.0f} after {row[-1]:.0f}" for r, row in enumerate(rows))
             raise StoreError(
                 f"expected all ranks to learn from the same minibatches until {self._after} label samples, got samples "
                 f"{got}\n  let sources read as one worker until then: next_minibatch(size, partition=(0, 1))"
             )
-        rows = [row[:-1] if r == 0 else [0.0] * 3 + row[3:-1] for r, row in enumerate(rows)]
-        update(round(own[0]), rows)
-        return rows
+        # All ranks have the same minibatch, so rank 0's samples are those of all.
+        sums = len(("samples", "loss_sum", "metric_sum"))
+        rows = [row[:-1] if r == 0 else [0.0] * sums + row[sums:-1] for r, row in enumerate(rows)]
+        return Total.of(own, rows, learned=int(own.samples))
 
     @abstractmethod
-    def _learn(self, own: Sequence[float], update: Update) -> list[list[float]]:
-        """`learn`, from parts."""
+    def _reduce(self, own: Contribution) -> Total:
+        """Sum gradients of the ranks' parts; see `reduce`."""
 
     def settle(self, saving: bool = False) -> None:
-        """See `Workers`."""
+        """See `Strategy`."""
         if self._learners and self._equal:
             assert self._model is not None
             # Running statistics of layers are each rank's own: rank 0's are the ones that count.
@@ -151,16 +163,8 @@ class Together(ABC):
             if self.ranks.rank:
                 learner.load_state_dict({**state, "tensors": tensors})
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `Workers`; most ways have nothing to keep."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Workers`."""
-        self.checked(state)()
-
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """See `Workers`.
+        """See `Strategy`.
 
         Raises:
             StateError: it is of another way of learning together.

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.buckets import laid_out  # noqa: E402
-from feedline.collective.collective import Collective  # noqa: E402
+from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
 from feedline.collective.heartbeat import Heartbeat  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
@@ -42,7 +42,7 @@ def threads():
 
 
 def everything(rank):
-    collective = Collective()
+    collective = Communicator()
     tensor = torch.arange(5.0) + rank
     works = [collective.sum(tensor)]
     collective.wait(works)
@@ -74,7 +74,7 @@ def test_what_is_exchanged():
 
 
 def sent(rank, dtype):
-    collective = Collective()
+    collective = Communicator()
     told = torch.full((3,), 1 - rank).to(dtype)
     collective.broadcast([told])
     gathered = [one.double().tolist() for one in collective.gather_tensors(torch.full((2,), rank).to(dtype))]
@@ -102,7 +102,7 @@ def test_every_dtype_can_be_sent_and_most_be_summed(dtype, total):
 
 
 def disagreeing(rank):
-    collective = Collective()
+    collective = Communicator()
     try:
         collective.agree("push a" if rank != 1 else "push b")
     except Exception as error:
@@ -136,7 +136,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 def at_odds(rank):
     """Each rank makes another exchange; gloo would end the process over their sizes."""
-    collective = Collective(timeout=30)
+    collective = Communicator(timeout=30)
     found = []
     for pair in PAIRS:
         try:
@@ -171,7 +171,7 @@ def test_texts_are_shown_where_they_differ():
 
 
 def telling(rank, count):
-    collective = Collective(timeout=30)
+    collective = Communicator(timeout=30)
     if rank:
         begin = collective.exchanges._begin
 
@@ -199,9 +199,9 @@ def test_nothing_is_left_behind(how):
 
 
 def leaving(rank, how):
-    Collective().close()  # what rank 0 serves stays
+    Communicator().close()  # what rank 0 serves stays
     before = sockets(), threads()
-    collective = Collective()
+    collective = Communicator()
     collective.barrier()
     if how == "close":
         collective.close()
@@ -221,13 +221,13 @@ def leaving(rank, how):
 def meeting_by(rank, how, path, port):
     variables = [os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
     if how == "address":
-        collective = Collective(address=f"127.0.0.1:{port}", rank=rank, count=3)
+        collective = Communicator(address=f"127.0.0.1:{port}", rank=rank, count=3)
     else:
         torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
         group = torch.distributed.new_group([1, 2]) if how == "group" else None
         if how == "group" and rank == 0:
             return None
-        collective = Collective(group)
+        collective = Communicator(group)
     assert variables[1] == "3"
     return collective.rank, collective.count, collective.gather([float(rank)])
 
@@ -262,13 +262,13 @@ def listening():
 def meets(rank, port, host, how):
     if how == "launcher":
         os.environ["MASTER_ADDR"] = host
-        collective = Collective()
+        collective = Communicator()
     else:
-        collective = Collective(address=f"{host}:{port}", rank=rank, count=2)
+        collective = Communicator(address=f"{host}:{port}", rank=rank, count=2)
     collective.barrier()
     if how == "shares":  # torch's own meeting point of the same process is the one that is there
         torch.distributed.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=2)
-        Collective().barrier()
+        Communicator().barrier()
         torch.distributed.destroy_process_group()
     return listening()
 
@@ -305,26 +305,26 @@ def test_a_port_that_is_taken_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(StoreError, match=f"serve the meeting point at {address}"):
-            Collective(address=address, rank=0, count=2, timeout=1)
+            Communicator(address=address, rank=0, count=2, timeout=1)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:0"])
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ValueError, match="expected an address such as"):
-        Collective(address=address, rank=0, count=1)
+        Communicator(address=address, rank=0, count=1)
 
 
 def test_without_ranks_it_says_what_to_do(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="init_process_group"):
-        Collective()
+        Communicator()
 
 
 def coming(rank, missing):
     if rank == missing:
         time.sleep(30)
-    Collective(timeout=3)
+    Communicator(timeout=3)
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -340,7 +340,7 @@ def test_a_rank_that_does_not_come_is_named(missing):
 
 def working(rank, timeout, ends=None, how=None):
     """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
-    collective = Collective(timeout=timeout)
+    collective = Communicator(timeout=timeout)
     flat = torch.ones(1 << 20)
     for step in range(10**9):
         if step == 5:
@@ -385,7 +385,7 @@ def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
 
 def seeing(rank, path, busy):
     """Rank 1 writes what it sees on stderr to a file: from torch, and the traceback in the end."""
-    collective = Collective(timeout=600)
+    collective = Communicator(timeout=600)
     if rank:
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
@@ -489,7 +489,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
 
 def elsewhere(rank):
     """Rank 1 goes on with another group; what it did last here is known."""
-    collective = Collective(timeout=3)
+    collective = Communicator(timeout=3)
     collective.agree("push 'first'")
     if rank:
         time.sleep(20)
@@ -505,7 +505,7 @@ def test_it_says_what_a_rank_that_does_not_come_did_last():
 
 
 def failing(rank):
-    collective = Collective(timeout=2)
+    collective = Communicator(timeout=2)
     if rank == 1:
         time.sleep(30)
     for _ in range(2):

@@ -1,0 +1,122 @@
+"""The ranks of one program: which this one is, and what they tell each other as numbers and JSON text.
+
+A program of one process has one rank, 0, and tells itself. Several are connected by a `Communicator`: that of a
+strategy of distributed learning, or one that is made at first use and closed by `Ranks.close`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from feedline.collective.communicator import Communicator
+from feedline.errors import StateError
+
+T = TypeVar("T")
+#: Seconds that ranks wait for each other unless a strategy says otherwise: the default of torch.distributed's groups.
+PATIENCE = 1800.0
+
+
+def rank() -> int:
+    """Return the rank of this process in torch.distributed, 0 without it."""
+    return int(torch.distributed.get_rank()) if _initialised() else 0
+
+
+class Ranks:
+    """The ranks of a program.
+
+    Args:
+        connect: returns the communicator that the ranks have already, connecting it at first use; None: they are those
+            of torch.distributed, which talk over a communicator of our own.
+    """
+
+    def __init__(self, connect: Callable[[], Communicator] | None = None) -> None:
+        self._connect = connect
+        self._own: Communicator | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of this process; rank 0 decides what only one may decide."""
+        return rank() if self._connect is None else self._connect().rank
+
+    @property
+    def count(self) -> int:
+        """Number of ranks."""
+        if self._connect is not None:
+            return self._connect().count
+        return int(torch.distributed.get_world_size()) if _initialised() else 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to agree with."""
+        return self._connect is None and self.count == 1
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Gather equally many ``numbers`` from every rank, by rank. A collective call."""
+        return [list(numbers)] if self.alone else self._connected().gather(numbers)
+
+    def tell(self, value: Any) -> list[Any]:
+        """Gather a value in JSON types from every rank, by rank. A collective call."""
+        text = json.dumps(value)
+        if self.alone:
+            return [json.loads(text)]
+        return [json.loads(told) for told in self._connected().gather_bytes(text.encode())]
+
+    def first(self, action: Callable[[], T]) -> T | None:
+        """Run ``action`` on rank 0 alone; None on the others. A collective call.
+
+        Raises:
+            Exception: on rank 0, what ``action`` raises.
+            StateError: on the others, the same in words.
+        """
+        found, error = None, None
+        if self.rank == 0:
+            try:
+                found = action()
+            except Exception as raised:
+                error = raised
+        self.check(error)
+        return found
+
+    def check(self, error: Exception | None) -> None:
+        """Fail on all ranks if one has failed. A collective call.
+
+        Raises:
+            Exception: ``error``, if this rank has one.
+            StateError: another rank's error in words.
+        """
+        told = self.tell(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        for other, text in enumerate(told):
+            if text is not None:
+                raise StateError(f"expected no error on rank {other}, got {text}")
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Overwrite ``tensors`` with rank 0's. A collective call."""
+        if tensors and not self.alone:
+            self._connected().broadcast(tensors)
+
+    def barrier(self) -> None:
+        """Wait until every rank has arrived."""
+        self.gather([0.0])
+
+    def close(self) -> None:
+        """Close the connections that were made here; those of a strategy stay open."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def _connected(self) -> Communicator:
+        if self._connect is not None:
+            return self._connect()
+        if self._own is None:
+            self._own = Communicator(timeout=PATIENCE)
+        return self._own
+
+
+def _initialised() -> bool:
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())

@@ -1,0 +1,460 @@
+"""A table of keys: entries, the checks of a call, sums, updates. What stores hold, each behind a lock of its own.
+
+Costs: a push reads each value once and writes the sum once; with an updater the sum goes to a buffer, made at the
+first push of a key, and what is stored is copied first, so that a failed updater leaves no trace (the optimizers of
+`feedline.kvstore.optimizers` need neither). A pull reads what is stored once for all outs. All keys of a call share one
+call of the native kernel. Nothing is allocated in the steady state, except for row-sparse gradients and for values on
+other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from feedline.collective.interrupts import DeferredInterrupt
+from feedline.collective.refusal import RefusedError
+from feedline.kvstore import merging
+from feedline.kvstore import row_sparse as rows
+from feedline.kvstore.arguments import checked_key, grouped
+from feedline.kvstore.base import Key, Updater
+from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.optimizers import Optimizer
+
+
+class Entry:
+    """One key.
+
+    Attributes:
+        key: its key.
+        place: how many keys were made before it.
+        stored: the array, contiguous.
+        merged: where sums go before an updater sees them; made when it is first needed.
+        spare: what `stored` was before an updater began; made when it is first needed.
+        channels: for each value of a push, what compression keeps.
+    """
+
+    __slots__ = ("channels", "key", "merged", "place", "spare", "stored")
+
+    def __init__(self, key: Key, place: int, stored: Any) -> None:
+        self.key, self.place, self.stored = key, place, stored
+        self.merged: Any = None
+        self.spare: Any = None
+        self.channels: list[Channel] = []
+
+
+#: A key, and values of one push or outs of one pull.
+Group = tuple[Entry, Sequence[Any]]
+
+
+class Table:
+    """Entries by key, and what updates them. Not thread-safe.
+
+    Args:
+        on_cpu: whether arrays are kept on the CPU; otherwise where a key's first value lay.
+
+    Attributes:
+        entries: by key.
+        updater: changes what is stored at a push; None: the sum takes its place.
+        compression: of pushed values; None: none.
+        updating: whether the updater runs.
+        closed: whether the store was closed.
+    """
+
+    def __init__(self, on_cpu: bool) -> None:
+        self.on_cpu = on_cpu
+        self.entries: dict[Key, Entry] = {}
+        self.updater: Updater | None = None
+        self.compression: Compression | None = None
+        self.updating = self.closed = False
+
+    # ---- checks ---------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise RefusedError for a closed store."""
+        if self.closed:
+            raise RefusedError("expected an open store, got one that was closed")
+
+    def simple(self, key: Any, tensor: Any) -> Entry | None:
+        """Look up the entry of the most frequent call: one key, one plain tensor of its shape. None: look closer."""
+        # 1.0 would be found as 1.
+        if type(key) is not int and type(key) is not str:
+            return None
+        entry = self.entries.get(key)
+        if (
+            entry is None
+            or not isinstance(tensor, torch.Tensor)
+            or tensor.shape != entry.stored.shape
+            or tensor.layout is not torch.strided
+            or tensor.requires_grad
+            or self.updating
+        ):
+            return None
+        return entry
+
+    def found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Look up the entries of keys, in the order in which keys are visited."""
+        self.check_open()
+        unknown = [key for key in given if key not in self.entries]
+        if unknown:
+            raise unknown_key(self.entries, unknown[0])
+        entries = self.entries
+        if len(given) < 2:
+            order: Iterable[Key] = given
+        elif type(next(iter(given))) is int:  # keys of a call are of one kind
+            order = sorted(given)
+        else:
+            order = sorted(given, key=lambda key: entries[key].place)
+        return [(entries[key], given[key]) for key in order]
+
+    def check_new(self, given: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
+        """Raise RefusedError for keys that cannot be made, and for outs of their broadcast that do not fit."""
+        self.check_open()
+        self.check_idle()
+        for key, values in given.items():
+            check_new_key(self.entries, key, values)
+        for key, tensors in (outs or {}).items():
+            for tensor in tensors:
+                check_out(key, tensor, given[key][0].shape)
+
+    def check_idle(self) -> None:
+        """Raise RefusedError within an updater."""
+        if self.updating:
+            raise RefusedError("expected no push or init from within an updater; change `stored` in place instead")
+
+    def values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Check the values of a push."""
+        self.check_idle()
+        groups = self.found(given)
+        for entry, values in groups:
+            if len(values) > 1:
+                merging.check_sum(entry.key, entry.stored.dtype)
+        if self.compression is None and merging.all_like([(e.stored, values) for e, values in groups], True):
+            return groups
+        for entry, values in groups:
+            check_values(entry.key, values, entry.stored, self.compression)
+        return groups
+
+    def outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Check the outs of a pull."""
+        groups = self.found(given)
+        if merging.all_like([(e.stored, outs) for e, outs in groups], False):
+            return groups
+        for entry, outs in groups:
+            shape = entry.stored.shape
+            for out in outs:
+                check_out(entry.key, out, shape)
+        return groups
+
+    # ---- keys -----------------------------------------------------------------------------------------------
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Make new keys visible, all at once."""
+        self.entries.update({entry.key: entry for entry in entries})
+
+    def entries_of(self, given: Mapping[Key, Sequence[Any]]) -> list[Entry]:
+        """Make entries with copies of the values; `add` makes them visible."""
+        made = []
+        for place, (key, values) in enumerate(given.items(), len(self.entries)):
+            value = values[0]
+            device = torch.device("cpu") if self.on_cpu else value.device
+            stored = torch.empty(value.shape, dtype=value.dtype, device=device)
+            if value.layout is torch.strided:
+                stored.copy_(value)
+            else:
+                rows.assign(stored, rows.merged([value], device))
+            made.append(Entry(key, place, stored))
+        return made
+
+    # ---- work -----------------------------------------------------------------------------------------------
+
+    @property
+    def trusted(self) -> bool:
+        """Whether an optimizer updates that cannot fail, so that nothing has to be undone."""
+        return isinstance(self.updater, Optimizer) and self.updater.cannot_fail
+
+    @property
+    def _plain(self) -> bool:
+        """Whether a push is a copy."""
+        return self.updater is None and self.compression is None
+
+    def push_one(self, key: Any, value: Any) -> bool:
+        """Push the most frequent kind of value, one plain tensor to one key, if it is that."""
+        entry = self.simple(key, value)
+        if entry is None or not self._plain or value.dtype is not entry.stored.dtype:
+            return False
+        entry.stored.copy_(value)
+        return True
+
+    def pull_to(self, key: Any, out: Any) -> None:
+        """Copy what is stored to every out."""
+        entry = self.simple(key, out)
+        if entry is not None and out.is_contiguous():
+            out.copy_(entry.stored)
+        else:
+            self.pull(self.outs(grouped(key, out, "out")))
+
+    def pull_rows(self, outs: Mapping[Key, Sequence[Any]], ids: Mapping[Key, Sequence[Any]]) -> None:
+        """Copy chosen rows to every out."""
+        todo = []
+        for entry, tensors in self.found(outs):
+            if entry.stored.dim() == 0:
+                raise RefusedError(f"expected a key with rows, got {entry.key!r}, which holds one number")
+            wanted = [rows.checked_ids(entry.key, one, entry.stored.shape[0]) for one in ids[entry.key]]
+            wanted = wanted * len(tensors) if len(wanted) == 1 else wanted
+            if len(wanted) != len(tensors):
+                raise RefusedError(
+                    f"expected row_ids for {len(tensors)} outs of key {entry.key!r}, or one for all, got {len(wanted)}"
+                )
+            for tensor, one in zip(tensors, wanted, strict=True):
+                rows.check_out(entry.key, tensor, one, entry.stored)
+                todo.append((entry.stored, one, tensor))
+        for stored, one, tensor in todo:
+            rows.pull(stored, one, tensor)
+
+    def can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
+        """Whether a push and a pull can be one pass: of the same keys, dense, and nobody changes the sum."""
+        strided = torch.strided
+        return (
+            self._plain
+            and len(values) == len(outs)
+            and all([entry is other for (entry, _), (other, _) in zip(values, outs, strict=True)])  # noqa: C419
+            and all([value.layout is strided for _, given in values for value in given])  # noqa: C419
+            and (len(values) == 1 or _apart(values, outs))
+        )
+
+    def push(self, groups: Sequence[Group]) -> None:
+        """Add up values, and assign the sums or hand them to the updater."""
+        if self.compression is not None:
+            groups = self._sent(groups)
+        if self.updater is None:
+            with DeferredInterrupt():  # Ctrl-C finds all keys assigned, or none
+                jobs = []
+                for entry, values in groups:
+                    if all([value.layout is torch.strided for value in values]):  # noqa: C419  # faster
+                        jobs.append((values, (entry.stored,)))
+                    else:
+                        self._assign_rows(entry, values)
+                merging.run(jobs)
+        else:
+            self.update(self._merged(groups))
+        if self.compression is not None:
+            for entry, values in groups:
+                for channel in entry.channels[: len(values)]:
+                    channel.commit()
+
+    def pull(self, groups: Iterable[Group]) -> None:
+        """Copy what is stored to outs."""
+        merging.run([((entry.stored,), outs) for entry, outs in groups])
+
+    def _sent(self, groups: Sequence[Group]) -> list[Group]:
+        """The values as they arrive after compression."""
+        assert self.compression is not None
+        arrived: list[Group] = []
+        for entry, values in groups:
+            stored = entry.stored
+            while len(entry.channels) < len(values):
+                entry.channels.append(Channel(self.compression, stored.shape, stored.dtype, stored.device))
+            arrived.append((entry, [entry.channels[i].send(value) for i, value in enumerate(values)]))
+        return arrived
+
+    def _assign_rows(self, entry: Entry, values: Sequence[Any]) -> None:
+        dense = [value for value in values if value.layout is torch.strided]
+        total = rows.merged([v for v in values if v.layout is not torch.strided], entry.stored.device)
+        if dense:
+            merging.run([(dense, (entry.stored,))])
+            entry.stored.add_(total)
+        else:
+            rows.assign(entry.stored, total)
+
+    def _merged(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
+        """The sum of each key's values, as an updater sees it."""
+        jobs, sums = [], []
+        for entry, values in groups:
+            sparse = [value for value in values if value.layout is not torch.strided]
+            dense = [value for value in values if value.layout is torch.strided] if sparse else values
+            if not dense:
+                sums.append((entry, rows.merged(sparse, entry.stored.device)))
+            elif self.trusted and len(values) == 1 and dense[0].device == entry.stored.device:
+                sums.append((entry, dense[0]))
+            else:
+                if entry.merged is None:
+                    entry.merged = torch.empty_like(entry.stored)
+                sums.append((entry, entry.merged))
+                jobs.append((dense, (entry.merged,)))
+                if sparse:
+                    merging.run([jobs.pop()])
+                    entry.merged.add_(rows.merged(sparse, entry.stored.device))
+        merging.run(jobs)
+        return sums
+
+    def update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+        """Hand each sum to the updater; after an exception everything is as it was."""
+        self.attempt(sums)
+
+    def attempt(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """As `update`; returns what undoes the update, valid until the next one."""
+        updater = self.updater
+        assert updater is not None
+        if isinstance(updater, Optimizer):
+            for entry, _ in sums:
+                updater.prepare(entry.key, entry.stored)
+            if self.trusted:
+                with DeferredInterrupt():  # of a rule that keeps no copies, half would remain
+                    self._hand_over(updater, sums)
+                return _nothing
+        undo = self._kept(updater, sums)
+        try:
+            self._hand_over(updater, sums)
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+    def _hand_over(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> None:
+        self.updating = True
+        try:
+            with torch.no_grad():
+                for entry, merged in sums:
+                    updater(entry.key, merged, entry.stored)
+        finally:
+            self.updating = False
+
+    def _kept(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Copies of what an updater may change; returns what puts them back."""
+        rule = updater if isinstance(updater, Optimizer) else None
+        states: dict[Key, Any] = {}
+        if rule is not None:
+            kept = rule.states([entry.key for entry, _ in sums])
+            states = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in kept.items()}
+        for entry, _ in sums:
+            if entry.spare is None:
+                entry.spare = torch.empty_like(entry.stored)
+        merging.run([((entry.stored,), (entry.spare,)) for entry, _ in sums])
+
+        def undo() -> None:
+            merging.run([((entry.spare,), (entry.stored,)) for entry, _ in sums])
+            if rule is not None:
+                rule.set_states(states)
+
+        return undo
+
+    # ---- who updates ----------------------------------------------------------------------------------------
+
+    def set_updater(self, updater: Updater | None, holder: Any = None) -> None:
+        """Let an updater change what is stored; None: pushes assign.
+
+        Args:
+            updater: a function or an optimizer.
+            holder: told before an optimizer's number changes; None: nobody has to know.
+        """
+        for rule, verb in ((self.updater, Optimizer.release), (updater, Optimizer.hold)):
+            if isinstance(rule, Optimizer):
+                verb(rule, holder or self)
+        self.updater = updater
+
+    def _before_numbers_change(self) -> None:
+        """Do nothing: pushes before the change have been applied with the old number."""
+
+    def compress(self, compression: Compression | None) -> None:
+        """Compress pushed values from now on; what was held back is dropped."""
+        self.compression = compression
+        for entry in self.entries.values():
+            entry.channels = []
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer that updates.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        self.check_open()
+        if not isinstance(self.updater, Optimizer):
+            raise RefusedError("expected a store with an optimizer, got one without; call set_optimizer first")
+        return self.updater
+
+    def stored(self) -> dict[Key, Any]:
+        """Return what is stored, by key."""
+        return {key: entry.stored for key, entry in self.entries.items()}
+
+    def close(self, holder: Any = None) -> None:
+        """Drop everything. Idempotent."""
+        self.set_updater(None, holder)
+        self.entries, self.closed = {}, True
+
+
+def unknown_key(known: Iterable[Key], key: Key) -> RefusedError:
+    """Return the error for a key that was never made."""
+    _check_kind(known, key)
+    return RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
+
+
+def check_new_key(known: Collection[Key], key: Key, values: Sequence[Any]) -> None:
+    """Raise RefusedError for a key that cannot be made of these values, given the known keys."""
+    _check_kind(known, key)
+    if key in known or len(values) > 1:
+        again = "is initialised already" if key in known else f"has {len(values)} values"
+        raise RefusedError(f"expected one init of each key, with one value, but {key!r} {again}")
+    if values[0].layout is not torch.strided:
+        rows.check_rows(key, values[0], values[0].shape)
+
+
+def check_values(key: Key, values: Sequence[Any], like: Any, compression: Compression | None) -> None:
+    """Raise RefusedError for values of a push that have not the shape and dtype of what is stored."""
+    shape, dtype, strided = like.shape, like.dtype, torch.strided
+    for value in values:
+        if value.shape != shape or value.dtype is not dtype:
+            raise RefusedError(
+                f"expected a value of shape {tuple(shape)} and {dtype} for key {key!r}, "
+                f"got {tuple(value.shape)} and {value.dtype}"
+            )
+        if value.layout is not strided:
+            if compression is not None:
+                raise RefusedError(f"expected dense values under compression, got rows for key {key!r}")
+            rows.check_rows(key, value, shape)
+    if compression is not None:
+        compression.check(key, dtype)
+
+
+def _check_kind(known: Iterable[Key], key: Key) -> None:
+    for one in known:
+        if type(one) is not type(key):
+            raise RefusedError(f"expected a key of type {type(one).__name__}, as all keys of this store, got {key!r}")
+        break
+
+
+def _nothing() -> None:
+    """Takes nothing back."""
+
+
+def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
+    """Whether no out of a key is a value of another, which may still have to be read."""
+    owners = {value.data_ptr(): entry for entry, given in values for value in given}
+    # Of what two keys share, the last one is the owner, and the other one's outs are then not apart.
+    return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
+
+
+def check_out(key: Key, out: Any, shape: Any) -> None:
+    """Raise RefusedError for an out that is sparse or of another shape."""
+    if out.shape != shape or out.layout is not torch.strided:
+        kind = "" if out.layout is torch.strided else f" and {out.layout}; row_sparse_pull fills those"
+        raise RefusedError(
+            f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
+        )
+    rows.check_memory(key, out)
+
+
+def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
+    """Return for each key one array of row numbers, or one for each of its outs."""
+    if isinstance(key, (list, tuple)):
+        if not isinstance(row_ids, (list, tuple)) or len(row_ids) != len(key):
+            got = len(row_ids) if isinstance(row_ids, (list, tuple)) else type(row_ids).__name__
+            raise RefusedError(f"expected a list of {len(key)} row_ids, one for each key, got {got}")
+        found: dict[Key, list[Any]] = {}
+        for one, ids in zip(key, row_ids, strict=True):
+            found.setdefault(checked_key(one), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
+        return found
+    return {name: list(row_ids) if isinstance(row_ids, (list, tuple)) else [row_ids] for name in outs}

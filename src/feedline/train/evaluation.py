@@ -1,0 +1,145 @@
+"""What does a session evaluate on? Validation and test: their sources, sizes, checks and passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from feedline.data import Minibatch, Position, Span
+from feedline.feed.protocol import whole_number
+from feedline.train.schedules import Schedule
+from feedline.train.summary import NOTHING, Summary, plus, summed
+from feedline.train.trainer import Trainer
+
+Size = int | Schedule
+
+
+class SessionSource(Protocol):
+    """What a session reads from: a `MinibatchSource` or a user's own source."""
+
+    @property
+    def position(self) -> Position:
+        """The position behind the last minibatch."""
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether it ends by itself."""
+
+    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+        """Read the next minibatch, false at the end: this rank's part, or the one that ``partition`` names."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The outcome of a validation or test.
+
+    Attributes:
+        number: from 0.
+        summary: sums over its label samples; without samples where there is no source.
+        minibatches: how many.
+    """
+
+    number: int
+    summary: Summary
+    minibatches: int
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What to validate or test on.
+
+    Args:
+        source: a limited source, read from its position and put back there afterwards; None: only a callback.
+        every: validation only: how often; None: at the end.
+        size: minibatch size, or a schedule of it over the samples of one pass.
+        max_samples: samples to look at; None: all.
+        callback: validation only: called with `Evaluated`; returning False ends the training.
+    """
+
+    source: SessionSource | None = None
+    every: Span | None = None
+    size: Size = 32
+    max_samples: int | None = None
+    callback: Callable[[Evaluated], bool | None] | None = None
+
+
+def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated:
+    """Test a trainer's model on an evaluation's source, and put the source back. A collective call."""
+    source, strategy = evaluation.source, trainer.strategy
+    if source is None:
+        return Evaluated(number, NOTHING, 0)
+    strategy.settle()
+    state = source.state_dict()
+    total, minibatches, shared = NOTHING, 0, True
+    try:
+        with strategy.evaluating():
+            for minibatch in _minibatches(source, evaluation):
+                total = plus(total, trainer.test_minibatch(minibatch))
+                minibatches += 1
+                shared = shared and minibatch.num_samples == minibatch.global_samples
+    finally:
+        source.load_state_dict(state)
+    return Evaluated(number, summed(strategy.session_ranks(), total, shared), minibatches)
+
+
+def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Minibatch]:
+    seen, sizes, most = 0, checked_sizes(evaluation.size), evaluation.max_samples
+    while most is None or seen < most:
+        size = int(sizes[Position(0, 0, seen, seen)])
+        if most is not None:
+            size = min(size, most - seen)
+        minibatch = source.next_minibatch(size) if size else None
+        if not minibatch:
+            return
+        seen += minibatch.global_samples
+        yield minibatch
+
+
+def check_evaluation(name: str, testing: Evaluation | None, training: SessionSource) -> None:
+    """Check an evaluation before the run; see `TrainingSession` for what is refused."""
+    if testing is None:
+        return
+    check_kind(name, testing, Evaluation, "such as Evaluation(source)")
+    if testing.max_samples is not None:
+        whole_number(f"max_samples of the {name}", testing.max_samples, 0)
+    checked_sizes(testing.size)
+    if testing.source is None:
+        if testing.callback is None:
+            raise ValueError(f"expected a source or a callback for the {name}, got neither")
+    elif testing.source is training:
+        raise ValueError(f"expected a source of its own for the {name}, got the one that is trained on")
+    elif testing.source.is_infinite and testing.max_samples is None:
+        raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
+    else:
+        check_resumes(name, testing.source, "otherwise it could not be put back where it was")
+
+
+def check_resumes(name: str, source: SessionSource, otherwise: str) -> None:
+    """Raise ValueError for a source that cannot be resumed."""
+    if not getattr(source, "resumes", True):
+        raise ValueError(
+            f"expected a {name} source that can be resumed, got {type(source).__name__} without: define "
+            f"get_checkpoint_state and restore_from_checkpoint; {otherwise}"
+        )
+
+
+def check_kind(name: str, given: Any, kind: type | tuple[str, ...], such: str) -> None:
+    """Raise TypeError for an argument that is not of a class, or lacks attributes; None is the caller's to check."""
+    fits = isinstance(given, kind) if isinstance(kind, type) else all(hasattr(given, method) for method in kind)
+    if not fits and (given is not None or not isinstance(kind, type)):
+        raise TypeError(f"expected {name} to be {such}, got {given!r:.80}")
+
+
+def checked_sizes(size: Size) -> Schedule:
+    """Return minibatch sizes as a schedule."""
+    if not isinstance(size, Schedule):
+        return Schedule.sizes(size)
+    single = len(size.steps) == 1
+    return Schedule.sizes(size.steps[0][1] if single else size.steps, epoch_size=None if single else size.epoch_size)

@@ -1,0 +1,80 @@
+"""Random generators in checkpoints: those that user code may draw from, of torch, Python and NumPy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.errors import StateError, shown
+
+
+def checked_random_state(states: Any, own: int) -> Callable[[], None]:
+    """Check saved states and return a function that restores those of rank ``own``.
+
+    A rank that the saved run did not have seeds its generators from rank 0's state.
+
+    Raises:
+        StateError: these are not states of generators.
+    """
+    if not isinstance(states, list) or not states:
+        raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
+    if own < len(states):
+        return _checked(states[own])
+    key = hashlib.blake2b(json.dumps([states[0], own]).encode(), digest_size=8).digest()
+    seed = int.from_bytes(key, "little") >> 1
+
+    def begin() -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+
+    return begin
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of torch's (CPU and every CUDA device), Python's and NumPy's generators, in JSON types."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    version, words, gauss = random.getstate()
+    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+        "cuda": [state.numpy().tobytes().hex() for state in cuda],
+        "python": [version, list(words), gauss],
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)],
+    }
+
+
+def _checked(state: Any) -> Callable[[], None]:
+    """Try states on throw-away generators first."""
+    try:
+        cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
+        torch.Generator().set_state(cpu)
+        version, words, gauss = state["python"]
+        python = version, tuple(words), gauss
+        random.Random().setstate(python)
+        kind, keys, place, has_gauss, cached = state["numpy"]
+        if type(place) is not int or not 0 <= place <= 624:  # NumPy would read there
+            raise ValueError(f"a place from 0 to 624 in NumPy's words, got {place!r:.40}")
+        numpy = kind, np.asarray(keys, np.uint32), place, has_gauss, cached
+        np.random.RandomState().set_state(numpy)
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise StateError(f"expected states of random generators, got others: {shown(error, 200)}") from error
+
+    def begin() -> None:
+        torch.set_rng_state(cpu)
+        if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(cuda)
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+    return begin
+
+
+def _bytes(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
