@@ -37,7 +37,7 @@ from feedline.train.evaluation import (
     checked_sizes,
     evaluate,
 )
-from feedline.train.progress import SpanMark, Progress, Sums
+from feedline.train.progress import Progress, SpanMark, Sums
 from feedline.train.random_states import checked_random_state
 from feedline.train.saving import Saver, Saving
 from feedline.train.stop_signals import Stopping
