@@ -38,7 +38,7 @@ class Signals(StopsAfter):
 PROGRAM = """
 import signal, sys
 from tests.train.test_session import session
-from tests.train.test_stopping import Signals
+from tests.train.test_stop_signals import Signals
 print("begun", flush=True)
 run = session(sys.argv[1], reporters=[Signals(8, *(signal.Signals[name] for name in sys.argv[2:]))]).run()
 print("ended", run.interrupted, run.minibatches, flush=True)
