@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,8 +101,9 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
 def _claimed(path: Path) -> Iterator[BinaryIO]:
     """The file at ``path``, made if it is not there, open and locked: nobody else writes it."""
     while True:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):  # looked at once: others come and go
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                path.unlink()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "r+b") as file:
             with contextlib.suppress(OSError):  # a file system without locks
