@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -259,6 +262,59 @@ def test_processes_that_save_to_one_path_wait_for_each_other(tmp_path):
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert os.listdir(tmp_path) == ["t"]
+
+
+class AtOpcode:
+    """An action before the ``moment``-th bytecode of a function, where other processes may come in between."""
+
+    def __init__(self, moment, code, action):
+        self.left, self.code, self.action = moment, code, action
+
+    def __enter__(self):
+        sys.settrace(self.call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def call(self, frame, event, arg):
+        if frame.f_code is self.code:
+            frame.f_trace_opcodes = True
+            return self.step
+        return None
+
+    def step(self, frame, event, arg):
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+        return self.step
+
+
+def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
+    """As it may while it has the lock, and at no other time."""
+    path, writing = tmp_path / "t", tmp_path / "t.tmp"
+
+    def finish_as_the_other():
+        with contextlib.suppress(FileNotFoundError), open(writing, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            writing.rename(tmp_path / "other")
+
+    renamed, moment, reached = 0, 0, True
+    while reached:
+        moment += 1
+        writing.write_bytes(b"the other's")
+        with AtOpcode(moment, tensor_file._claimed.__wrapped__.__code__, finish_as_the_other) as at:
+            save_again_and_again(path, 1, 1)
+        reached = at.left <= 0
+        assert len(load_contents(path).tensors) == 21, moment
+        renamed += (tmp_path / "other").exists()
+        (tmp_path / "other").unlink(missing_ok=True)
+        assert os.listdir(tmp_path) == ["t"], moment
+    assert renamed > 10
 
 
 @pytest.mark.parametrize("what", ["file", "link", "pipe"])
