@@ -151,8 +151,8 @@ NETWORKS: dict[str, Names] = {
         },
         added={
             "Function.network": "the `torch.nn.Module` that runs it",
-            "Function.node": "the node of `feedline.graph`",
-            "Function.of": "from nodes of `feedline.graph`",
+            "Function.node": "the node of `feedline.networks`",
+            "Function.of": "from nodes of `feedline.networks`",
             "UserFunction.backward_rows": "what the graph calls",
             "UserFunction.forward_rows": "what the graph calls",
         },
@@ -201,7 +201,7 @@ NETWORKS: dict[str, Names] = {
         added={
             "Constant.tensor": "the `torch.nn.Parameter`",
             "Parameter.tensor": "the `torch.nn.Parameter`",
-            "Variable.node": "the node of `feedline.graph`",
+            "Variable.node": "the node of `feedline.networks`",
         },
     ),
 }

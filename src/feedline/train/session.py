@@ -106,7 +106,7 @@ class TrainingSession:
         stopped: a callback, a controller, `stop` or a rate of 0 ended the training. It is in the checkpoints: a run
             that was stopped is over, and started again it does nothing more.
         interrupted: Ctrl-C or SIGTERM ended the last `run`.
-        ranks: that run it; see `feedline.train.ranks`.
+        ranks: that run it; see `feedline.collective.ranks`.
         scale: factor on the minibatch size, for controllers.
 
     Raises:

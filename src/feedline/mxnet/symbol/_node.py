@@ -1,6 +1,6 @@
 """Nodes of symbols: variables and applications of operators, with their settings as text.
 
-Unlike nodes of `feedline.graph` they know no shapes: a symbol gets them when it is asked or bound, and then becomes
+Unlike nodes of `feedline.networks` they know no shapes: a symbol gets them when it is asked or bound, and then becomes
 such a graph (`_lower`). An entry is one output of a node, and which version of it is meant: states count their writers.
 """
 
